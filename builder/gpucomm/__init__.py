@@ -1,0 +1,1 @@
+"""gpucomm: builds, checks and publishes container images of PyTorch with its collective library."""
