@@ -1,0 +1,69 @@
+"""What TARGET= takes: an alias, a cell id, a glob with braces, several by commas, or `all`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from fnmatch import fnmatchcase
+
+from gpucomm.cell import Cell, cells_of
+from gpucomm.errors import WrongInput
+from gpucomm.schema import Matrix
+
+
+def select(matrix: Matrix, selector: str) -> tuple[Cell, ...]:
+    """The cells that `selector` names, in matrix order, each once.
+
+    Raises WrongInput with one line for every part that names nothing.
+    """
+    cells = cells_of(matrix)
+    wanted: set[str] = set()
+    faults: list[str] = []
+    for part in _split(selector):
+        ids = {matrix.aliases[part]} if part in matrix.aliases else _matching(cells, part)
+        if not ids:
+            faults.append(_unknown(matrix, cells, part))
+        wanted |= ids
+    if faults:
+        raise WrongInput(faults)
+    return tuple(cell for cell in cells if cell.id in wanted)
+
+
+def select_one(matrix: Matrix, selector: str) -> Cell:
+    """The one cell that `selector` names. Raises WrongInput when it names more."""
+    chosen = select(matrix, selector)
+    if len(chosen) != 1:
+        names = ", ".join(cell.id for cell in chosen)
+        raise WrongInput(f"TARGET {selector!r} names {len(chosen)} cells, name one of: {names}")
+    return chosen[0]
+
+
+def _split(selector: str) -> list[str]:
+    """Split at the commas that are not inside braces."""
+    parts = [part.strip() for part in re.split(r",(?![^{]*\})", selector)]
+    if not all(parts):
+        raise WrongInput(f"TARGET {selector!r} has an empty part")
+    return parts
+
+
+def _matching(cells: tuple[Cell, ...], pattern: str) -> set[str]:
+    if pattern == "all":
+        return {cell.id for cell in cells}
+    globs = expand_braces(pattern)
+    return {cell.id for cell in cells if any(fnmatchcase(cell.id, glob) for glob in globs)}
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """`cu12{1,4}-*` becomes `cu121-*`, `cu124-*`; nesting works from the inside out."""
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    return [whole for part in match[1].split(",") for whole in expand_braces(f"{head}{part}{tail}")]
+
+
+def _unknown(matrix: Matrix, cells: tuple[Cell, ...], part: str) -> str:
+    names = [*matrix.aliases, *(cell.id for cell in cells)]
+    near = difflib.get_close_matches(part, names, n=3, cutoff=0.5)
+    hint = f"nearest: {', '.join(near)}" if near else f"try one of: {', '.join(matrix.aliases)}"
+    return f"TARGET {part!r} names no cell; {hint} (gpucomm list shows all)"
