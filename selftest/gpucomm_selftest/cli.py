@@ -1,0 +1,227 @@
+"""The command line: reads what is asked for, runs the stages in order, shows the report.
+
+Standard output carries the report only: text, or with --json one JSON document. It must not know
+what a stage does.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from gpucomm_selftest import __version__, report, text
+from gpucomm_selftest.errors import FAILED, USAGE, SelftestError, UsageError
+from gpucomm_selftest.findings import Finding
+from gpucomm_selftest.interrupt import Interrupt
+from gpucomm_selftest.stage import INTERRUPTED, NOT_REACHED, PASSED, Session, Stage, StageResult
+from gpucomm_selftest.stages import STAGES
+
+# How long a tear-down may take: it is known to hang with some libraries.
+LEAVE_DEADLINE = 20.0
+
+_MOST_RANKS = 1024
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gpucomm-selftest",
+        description="Is this machine, with this image, fit for distributed PyTorch training? "
+        "Starts its own ranks: one per visible GPU, or some on the CPU.",
+        epilog="exit codes: 0 pass, 1 a check failed, 2 wrong usage, 3 environment unusable, "
+        "124 a hang that was ended, 128+N interrupted by signal N",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+    parser.add_argument("--nproc", type=int, metavar="N", help="ranks (default: one per GPU, or 2)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="deadline of each stage, instead of its own",
+    )
+    parser.add_argument("--stages", metavar="A,B", help=f"only these of: {', '.join(STAGES)}")
+    parser.add_argument("--skip", metavar="A,B", help="not these stages")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--output", metavar="FILE", help="write the JSON document to a file too")
+    parser.add_argument("--verbose", action="store_true", help="tell on stderr what is going on")
+    parser.add_argument("--debug", action="store_true", help="--verbose, and show tracebacks")
+    parser.add_argument("--version", action="version", version=f"gpucomm-selftest {__version__}")
+    return parser
+
+
+def _names(value: str | None, option: str) -> list[str]:
+    if value is None:
+        return []
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    for name in names:
+        if name not in STAGES:
+            raise UsageError(f"{option} {name}: no such stage; there are {', '.join(STAGES)}")
+    if not names:
+        raise UsageError(f"{option}: names no stage; there are {', '.join(STAGES)}")
+    return names
+
+
+def choose(asked: Sequence[str], skipped: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The stages to run in order, and those of them that only the others need."""
+    wanted = [name for name in STAGES if not asked or name in asked]
+    wanted = [name for name in wanted if name not in skipped]
+    needed = list(wanted)
+    for name in needed:
+        for need in STAGES[name].needs:
+            if need in skipped:
+                raise UsageError(f"--skip {need}: stage {name} needs it; skip {name} too")
+            if need not in needed:
+                needed.append(need)
+    if not needed:
+        raise UsageError("no stage is left to run")
+    return [s for s in STAGES if s in needed], [
+        s for s in STAGES if s in needed and s not in wanted
+    ]
+
+
+def parse(argv: Sequence[str], environ: dict[str, str]) -> argparse.Namespace:
+    options = _parser().parse_args(argv)
+    if options.nproc is not None and not 1 <= options.nproc <= _MOST_RANKS:
+        raise UsageError(f"--nproc {options.nproc}: give a number from 1 to {_MOST_RANKS}")
+    if options.timeout is not None and not 0 < options.timeout < 1e6:
+        raise UsageError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
+    options.stage_ids, options.added_ids = choose(
+        _names(options.stages, "--stages"), _names(options.skip, "--skip")
+    )
+    options.deadlines = {
+        name: options.timeout or STAGES[name].deadline for name in options.stage_ids
+    }
+    options.environ = environ
+    options.verbose = options.verbose or options.debug
+    if options.output is not None:
+        try:
+            Path(options.output).touch()
+        except OSError as error:
+            raise UsageError(
+                f"--output {options.output}: {error.strerror}; name a file that can be written"
+            ) from error
+    return options
+
+
+def _colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _Shown:
+    """Prints the text report piece by piece, or nothing where JSON was asked for."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.colour = _colour(sys.stdout)
+        self.begun = False
+
+    def lines(self, lines: Sequence[str]) -> None:
+        if not self.quiet:
+            _print("\n".join(lines) + "\n" if lines else "")
+
+    def stage(self, session: Session, result: StageResult) -> None:
+        if not self.begun:
+            self.begun = True
+            self.lines([*text.header(report.head(session)), ""])
+        self.lines(text.stage_lines(report.stage_as_json(result), self.colour))
+
+    def end(self, made: report.Report) -> None:
+        self.lines(text.ending(made, self.colour))
+
+
+def _print(words: str) -> None:
+    """Writes to standard output; a reader that has gone does not change the verdict."""
+    try:
+        sys.stdout.write(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run_stage(session: Session, stage: Stage, before: Sequence[StageResult]) -> StageResult:
+    deadline = session.options.deadlines[stage.id]
+    result = StageResult(id=stage.id, status=NOT_REACHED, deadline=deadline)
+    if session.interrupt.signal is not None:
+        result.status = INTERRUPTED
+        return result
+    passed = {one.id for one in before if one.status == PASSED}
+    missing = [need for need in stage.needs if need not in passed]
+    if missing:
+        result.summary = f"needs {', '.join(missing)}"
+        return result
+    begin = time.monotonic()
+    session.log(f"stage {stage.id}: begins, deadline {deadline:g} s")
+    result = stage.run(session, deadline)
+    result.seconds = time.monotonic() - begin
+    session.log(f"stage {stage.id}: {result.status} after {result.seconds:.2f} s")
+    return result
+
+
+def run(session: Session, show: _Shown) -> report.Report:
+    """All stages, and whatever happens the end of every process."""
+    begin = time.monotonic()
+    results: list[StageResult] = []
+    after: list[Finding] = []
+    try:
+        for name in session.options.stage_ids:
+            result = _run_stage(session, STAGES[name], results)
+            results.append(result)
+            show.stage(session, result)
+        if session.crew is not None:
+            session.log("tear-down")
+            after += session.crew.leave(LEAVE_DEADLINE)
+    finally:
+        if session.crew is not None:
+            after += session.crew.end()
+    return report.build(session, results, after, time.monotonic() - begin)
+
+
+def _log(words: str) -> None:
+    print(f"gpucomm-selftest: {words}", file=sys.stderr, flush=True)
+
+
+def _show_debug(made: report.Report) -> None:
+    for stage in made["stages"]:
+        for rank in stage["stopped_ranks"]:
+            for line in [*rank["output"], *(rank["traceback"] or "").splitlines()]:
+                _log(f"rank {rank['rank']}: {line}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    interrupt = Interrupt()
+    try:
+        options = parse(arguments, dict(os.environ))
+        interrupt.install()
+        log = _log if options.verbose else lambda words: None
+        session = Session(options=options, interrupt=interrupt, log=log)
+        show = _Shown(quiet=options.json)
+        made = run(session, show)
+        show.end(made)
+        document = json.dumps(made, indent=2) + "\n"
+        if options.json:
+            _print(document)
+        if options.output is not None:
+            Path(options.output).write_text(document, encoding="utf-8")
+        if options.debug:
+            _show_debug(made)
+        return int(made["exit_code"])
+    except SelftestError as error:
+        _log(f"{error} (see --help)" if error.exit_code == USAGE else str(error))
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _log(f"FAIL: internal error: {type(error).__name__}: {error}; --debug shows where")
+        return FAILED

@@ -1,0 +1,196 @@
+"""Stage `init`: one process per rank, the process group, and a first collective on each rank.
+
+The ranks stay alive for the stages after it. It must not judge results: that is correctness.
+"""
+
+import datetime
+import inspect
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpucomm_selftest.crew import Crew, Event
+from gpucomm_selftest.findings import Finding, found
+from gpucomm_selftest.libraries import describe_own
+from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
+
+# torch's own time-out comes after our deadline: the launcher ends a hang, for all ranks at once,
+# and knows which rank is behind it. torch would abort each rank with a message of its own.
+_MARGIN = 120.0
+
+
+def _store(context: RankContext, limit: datetime.timedelta) -> Any:
+    """The meeting point, on a port that the system picks: no race for a free one."""
+    import torch.distributed as dist
+
+    if context.rank == 0:
+        context.enter("open the store")
+        store = dist.TCPStore(
+            "127.0.0.1", 0, context.world, True, timeout=limit, wait_for_workers=False
+        )
+        context.send("store", port=store.port)
+        return store
+    context.enter("wait for the store of rank 0")
+    port = context.receive()["port"]
+    context.enter("connect to the store")
+    return dist.TCPStore(
+        "127.0.0.1", port, context.world, False, timeout=limit, wait_for_workers=False
+    )
+
+
+def _open_device(context: RankContext, gpu: int | None) -> Any:
+    import torch
+
+    if gpu is None:
+        return torch.device("cpu")
+    device = torch.device("cuda", gpu)
+    context.enter(f"create a context on GPU {gpu}")
+    torch.cuda.set_device(device)
+    torch.zeros(1, device=device)
+    torch.cuda.synchronize(device)
+    return device
+
+
+def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
+    clock = [time.monotonic()]
+
+    def lap() -> float:
+        clock.append(time.monotonic())
+        return round(clock[-1] - clock[-2], 4)
+
+    context.enter("import torch")
+    import torch
+    import torch.distributed as dist
+
+    import_seconds = lap()
+    device = _open_device(context, args["gpu"])
+    context_seconds = lap()
+    limit = datetime.timedelta(seconds=args["deadline"] + _MARGIN)
+    store = _store(context, limit)
+    store_seconds = lap()
+    options: dict[str, Any] = {}
+    takes_device = "device_id" in inspect.signature(dist.init_process_group).parameters
+    if args["gpu"] is not None and takes_device:
+        # Creates the communicator now, not in the first collective. All transfers between two
+        # ranks are batched, so it serialises nothing.
+        options["device_id"] = device
+    context.enter(f"init_process_group {args['backend']}")
+    dist.init_process_group(
+        args["backend"],
+        store=store,
+        rank=context.rank,
+        world_size=context.world,
+        timeout=limit,
+        **options,
+    )
+    init_seconds = lap()
+    context.enter("first all_reduce")
+    one = torch.ones(1, device=device)
+    dist.all_reduce(one)
+    first = float(one.item())
+    first_seconds = lap()
+    context.kept.update(device=device, store=store, on_leave=[dist.destroy_process_group])
+    return {
+        "gpu": args["gpu"],
+        "first_result": first,
+        "import_seconds": import_seconds,
+        "context_seconds": context_seconds,
+        "store_seconds": store_seconds,
+        "init_seconds": init_seconds,
+        "first_all_reduce_seconds": first_seconds,
+        "libraries": describe_own(),
+    }
+
+
+def judge(
+    results: Mapping[int, Mapping[str, Any]], probe_libraries: list[dict[str, Any]]
+) -> list[Finding]:
+    """Looks for the odd rank out, by what each process had mapped after its first collective."""
+    findings = []
+    known = {(one["path"], one["version"]) for one in probe_libraries}
+    odd = []
+    for rank, result in sorted(results.items()):
+        mapped = {(one["path"], one["version"]) for one in result["libraries"]}
+        if mapped != known:
+            names = ", ".join(sorted(f"{path} ({version})" for path, version in mapped)) or "none"
+            odd.append(f"rank {rank}: {names}")
+    if odd:
+        names = ", ".join(sorted(f"{path} ({version})" for path, version in known)) or "none"
+        findings.append(found("GC0105", f"before init: {names}; {'; '.join(odd)}"))
+    wrong = [
+        f"rank {rank}: {result['first_result']:g}"
+        for rank, result in sorted(results.items())
+        if result["first_result"] != len(results)
+    ]
+    if wrong:
+        measured = f"first all_reduce of ones over {len(results)} ranks: {', '.join(wrong)}"
+        findings.append(found("GC0302", measured))
+    return findings
+
+
+def run(session: Session, deadline: float) -> StageResult:
+    world, probe = session.world, session.probe
+    if world is None or probe is None:
+        raise RuntimeError("init runs after versions")
+    crew = session.crew = Crew(
+        size=world.size,
+        role="rank",
+        environment_of=world.environment_of,
+        interrupt=session.interrupt,
+        log=session.log,
+    )
+    crew.start()
+
+    def pass_on(rank: int, event: Event) -> None:
+        if event["event"] == "store":
+            for other in range(1, crew.size):
+                crew.tell(other, command="store", port=event["port"])
+
+    longest = max(session.options.deadlines.values())
+    outcome = crew.work(
+        STAGE.id,
+        lambda rank: {
+            "backend": world.backend,
+            "gpu": world.gpu_of(rank),
+            "deadline": longest,
+        },
+        deadline,
+        pass_on,
+    )
+    if outcome.ended:
+        return stopped(STAGE.id, deadline, outcome)
+    rows = [
+        {
+            "rank": rank,
+            "pid": crew.pids[rank],
+            **{name: value for name, value in result.items() if name != "libraries"},
+        }
+        for rank, result in sorted(outcome.results.items())
+    ]
+    slowest = max(rows, key=lambda row: row["init_seconds"])
+    measured = (
+        f"{len(rows)} ranks; slowest init_process_group {slowest['init_seconds']:.2f} s on "
+        f"rank {slowest['rank']}, slowest first all_reduce "
+        f"{max(row['first_all_reduce_seconds'] for row in rows):.2f} s"
+    )
+    findings = judge(outcome.results, probe["libraries"])
+    if not findings:
+        findings = [found("GC0201", measured)]
+    return StageResult(
+        id=STAGE.id,
+        status=status_of(findings),
+        deadline=deadline,
+        summary=measured,
+        rows=rows,
+        findings=findings,
+    )
+
+
+STAGE = Stage(
+    id="init",
+    title="process group on every rank",
+    needs=("versions",),
+    deadline=120.0,
+    run=run,
+    work=work,
+)

@@ -1,0 +1,208 @@
+"""Stage `versions`: what this environment is, seen from one process that imports torch.
+
+It decides nothing about collectives. It runs in a probe of its own, so that a torch whose import
+crashes or hangs is still a verdict, and so that the launcher never creates a GPU context.
+"""
+
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpucomm_selftest.crew import Crew
+from gpucomm_selftest.driver import device_nodes, driver_version
+from gpucomm_selftest.environment import loopback, loopback_works
+from gpucomm_selftest.errors import UnusableError
+from gpucomm_selftest.findings import Finding, found
+from gpucomm_selftest.libraries import decode_version, describe_own
+from gpucomm_selftest.stage import (
+    FAILED,
+    RankContext,
+    Session,
+    Stage,
+    StageResult,
+    status_of,
+    stopped,
+)
+from gpucomm_selftest.world import World, decide
+
+# Variables, and values of them, by which a user hides all GPUs on purpose.
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_NONE = ("", "-1")
+
+
+def _gpus(torch: Any) -> list[dict[str, Any]]:
+    if not torch.cuda.is_available():
+        return []
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "index": index,
+                "name": device.name,
+                "memory_bytes": device.total_memory,
+                "capability": f"{device.major}.{device.minor}",
+                "arch": getattr(device, "gcnArchName", None),
+            }
+        )
+    return gpus
+
+
+def _compiled_for(torch: Any) -> str | None:
+    """The NCCL that torch was compiled with. It is not what is loaded."""
+    try:
+        version = torch.cuda.nccl.version()
+    except (AttributeError, RuntimeError, ImportError):
+        return None
+    if isinstance(version, int):
+        return decode_version(version)
+    return ".".join(str(part) for part in version)
+
+
+def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Looks around in the probe. Raises whatever `import torch` raises."""
+    context.enter("import torch")
+    begin = time.monotonic()
+    import torch
+    import torch.distributed as dist
+
+    imported = time.monotonic() - begin
+    backends = []
+    if dist.is_available():
+        for name, offered in (("nccl", dist.is_nccl_available), ("gloo", dist.is_gloo_available)):
+            if offered():
+                backends.append(name)
+    context.enter("look for GPUs")
+    gpus = _gpus(torch)
+    context.enter("look at loaded libraries")
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "torch": str(torch.__version__),
+        "torch_file": torch.__file__,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "backends": backends,
+        "gpus": gpus,
+        "device_nodes": device_nodes(),
+        "driver": driver_version(),
+        "libraries": describe_own(),
+        "compiled_for": _compiled_for(torch) if "nccl" in backends else None,
+        "import_seconds": round(imported, 3),
+    }
+
+
+def judge_libraries(probe: Mapping[str, Any], backend: str) -> list[Finding]:
+    """What the loaded collective libraries mean for this backend."""
+    findings = []
+    libraries = probe["libraries"]
+    if backend == "nccl" and not libraries:
+        findings.append(found("GC0101", f"none mapped by torch {probe['torch']}"))
+    if len(libraries) > 1:
+        names = ", ".join(f"{one['path']} ({one['version']})" for one in libraries)
+        findings.append(found("GC0102", names))
+    findings += [found("GC0103", one["error"]) for one in libraries if one["version"] is None]
+    compiled = probe["compiled_for"]
+    if len(libraries) == 1 and compiled and libraries[0]["version"] not in (None, compiled):
+        loaded = libraries[0]["version"]
+        findings.append(found("GC0104", f"loaded {loaded}, compiled for {compiled}"))
+    return findings
+
+
+def judge_devices(
+    probe: Mapping[str, Any], world: World, asked: str, environ: Mapping[str, str]
+) -> list[Finding]:
+    """What the run can prove with these devices and ranks."""
+    findings = []
+    hidden = any(environ.get(name, "all").strip() in _NONE for name in _HIDING)
+    if asked == "auto" and not probe["gpus"] and probe["device_nodes"] and not hidden:
+        nodes = ", ".join(probe["device_nodes"])
+        findings.append(found("GC0106", f"{nodes}; torch {probe['torch']}"))
+    if world.backend == "gloo":
+        findings.append(found("GC0107", f"{world.size} ranks on the CPU"))
+    if world.shares_gpus:
+        how = ", ".join(
+            f"{name}={value}"
+            for name, value in world.environment_of(0).items()
+            if name in ("NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE")
+        )
+        findings.append(found("GC0108", f"{world.size} ranks on {world.gpus} GPU, by {how}"))
+    if world.size == 1:
+        findings.append(found("GC0109", "1 rank"))
+    return findings
+
+
+def _summary(probe: Mapping[str, Any]) -> str:
+    libraries = " and ".join(
+        f"{one['family']} {one['version'] or '?'}" for one in probe["libraries"]
+    )
+    return f"torch {probe['torch']}, {libraries or 'no collective library'} loaded"
+
+
+def _unusable(finding_id: str, measured: str, deadline: float) -> StageResult:
+    return StageResult(
+        id=STAGE.id,
+        status=FAILED,
+        deadline=deadline,
+        summary=measured,
+        findings=[found(finding_id, measured)],
+        unusable=True,
+    )
+
+
+def run(session: Session, deadline: float) -> StageResult:
+    crew = Crew(
+        size=1,
+        role="probe",
+        environment_of=lambda rank: {},
+        interrupt=session.interrupt,
+        log=session.log,
+    )
+    try:
+        crew.start()
+        outcome = crew.work(STAGE.id, lambda rank: {}, deadline)
+    finally:
+        left = crew.end()
+    if outcome.ended == "failed" and outcome.ranks[0]["error"]:
+        # torch raised: that is no failed check, it is no place to check anything.
+        result = _unusable("GC0110", outcome.ranks[0]["error"], deadline)
+        result.ranks = outcome.ranks
+        return result
+    if outcome.ended:
+        return stopped(STAGE.id, deadline, outcome)
+    probe = session.probe = outcome.results[0]
+    options = session.options
+    try:
+        world = decide(
+            probe,
+            backend=options.backend,
+            nproc=options.nproc,
+            environ=options.environ,
+            loopback=loopback(),
+        )
+    except UnusableError as error:
+        return _unusable(error.finding_id, error.measured, deadline)
+    broken = loopback_works()
+    if broken:
+        return _unusable("GC0113", broken, deadline)
+    session.world = world
+    findings = [
+        *judge_libraries(probe, world.backend),
+        *judge_devices(probe, world, options.backend, options.environ),
+        *left,
+    ]
+    return StageResult(
+        id=STAGE.id,
+        status=status_of(findings),
+        deadline=deadline,
+        summary=_summary(probe),
+        findings=findings,
+    )
+
+
+STAGE = Stage(
+    id="versions", title="versions and libraries", needs=(), deadline=60.0, run=run, work=work
+)
