@@ -1,0 +1,234 @@
+"""`gpucomm build`: cells, one after another, from rendered files to verified, tagged images.
+
+An image is built under a name of its own, verified by digest, and only then given the cell's tag
+and its aliases: a failed build or check leaves every tag where it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, ImageNotFound
+from rich.console import Console
+
+from gpucomm import bake, buildsecrets, disk, engine, render, report, verify
+from gpucomm import base as bases
+from gpucomm.cell import Cell, aliases_of
+from gpucomm.daemon import Say
+from gpucomm.errors import GpucommError, WorkFailed, WrongInput
+from gpucomm.project import Project
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line or the environment chose for one run."""
+
+    ca: Path | None = None
+    apt_mirror: str | None = None
+    base: str | None = None
+    wheelhouse: Path | None = None
+
+
+def image_of(client: docker.DockerClient, reference: str) -> str | None:
+    """The digest of a local image, None when there is none."""
+    try:
+        return str(client.images.get(reference).id)
+    except ImageNotFound:
+        return None
+
+
+def local_image(client: docker.DockerClient, project: Project, cell: Cell) -> str:
+    """The digest of the local image of `cell`. Raises WorkFailed when there is none."""
+    digest = image_of(client, project.reference(cell))
+    if digest is None:
+        raise WorkFailed(
+            f"{project.reference(cell)} is not here: make build TARGET={cell.id}, or make pull"
+        )
+    return digest
+
+
+def verified_image(client: docker.DockerClient, project: Project, cell: Cell) -> str:
+    """The digest of the local image of `cell`, if these tests passed on exactly that image."""
+    digest = local_image(client, project, cell)
+    if verify.recorded(project.places, digest, verify.suite_hash(project, cell)) is None:
+        raise WorkFailed(
+            f"{project.reference(cell)} ({digest[:19]}) is not verified: "
+            f"make build TARGET={cell.id}"
+        )
+    return digest
+
+
+def local_state(project: Project) -> Callable[[Cell], str]:
+    """A function that tells `built` or `absent` of a cell, `unknown` without an engine."""
+    try:
+        with closing(engine.client()) as client:
+            tags = {tag for image in client.images.list() for tag in image.tags}
+    except GpucommError:
+        return lambda _: "unknown"
+    return lambda cell: "built" if project.reference(cell) in tags else "absent"
+
+
+def remove_local(client: docker.DockerClient, project: Project, cell: Cell) -> list[str]:
+    """Remove the cell's tag and those aliases that point at the same image; returns the names."""
+    digest = image_of(client, project.reference(cell))
+    names = [f"{project.repository}:{tag}" for tag in tags_of(project, cell)]
+    ours = [name for name in names if digest is not None and image_of(client, name) == digest]
+    for name in ours:
+        client.images.remove(name)
+    return ours
+
+
+def build(
+    project: Project,
+    cells: tuple[Cell, ...],
+    options: Options,
+    console: Console,
+) -> None:
+    """Build and verify every cell; ends with a table. A failed cell does not stop the others.
+
+    Raises the first failure's class with all faults when any cell failed.
+    """
+    say = lambda text: console.print(text, markup=False, highlight=False)  # noqa: E731
+    if changed := render.write(project.rendered(), project.places.images):
+        say(f"rendered {changed} files under {render.FOLDER}/")
+    info = engine.ensure(say)
+    rows: list[report.Row] = []
+    failures: list[GpucommError] = []
+    with closing(engine.client()) as client:
+        try:
+            for cell in cells:
+                started = time.monotonic()
+                try:
+                    digest, result = _build_one(
+                        project, cell, options, client, info.root_dir, console, say
+                    )
+                except GpucommError as error:
+                    failures.append(error)
+                    seconds = time.monotonic() - started
+                    rows.append(report.Row(cell=cell.id, result="failed", seconds=seconds))
+                    for fault in error.faults:
+                        say(f"FAILED  {fault}")
+                    continue
+                size = client.api.inspect_image(digest)["Size"]
+                seconds = time.monotonic() - started
+                rows.append(
+                    report.Row(
+                        cell=cell.id, result=result, seconds=seconds, size=size, digest=digest
+                    )
+                )
+        finally:
+            done = {row.cell for row in rows}
+            rows += [
+                report.Row(cell=cell.id, result="not reached", seconds=0)
+                for cell in cells
+                if cell.id not in done
+            ]
+            report.show(console, rows)
+    if failures:
+        names = ", ".join(row.cell for row in rows if row.result == "failed")
+        raise type(failures[0])(f"{len(failures)} of {len(cells)} cells failed: {names}")
+
+
+def _build_one(
+    project: Project,
+    cell: Cell,
+    options: Options,
+    client: docker.DockerClient,
+    engine_root: Path,
+    console: Console,
+    say: Say,
+) -> tuple[str, str]:
+    before = image_of(client, project.reference(cell))
+    need = disk.needed(project.wheels(cell), present=before is not None)
+    disk.check(cell.id, need, engine_root)
+    say(f"build {cell.id}")
+    base = _base(project, cell, options, say)
+    secrets = buildsecrets.gather(
+        release=project.matrix.systems[cell.os].release,
+        ca=options.ca,
+        apt_mirror=options.apt_mirror,
+    )
+    unverified = f"{project.repository}:unverified-{cell.id}"
+    with _wheelhouse(project, cell, options.wheelhouse) as wheelhouse:
+        digest = bake.bake(
+            cell,
+            project.places,
+            base,
+            epoch=project.matrix.source_date_epoch,
+            name=unverified,
+            secrets=secrets,
+            wheelhouse=wheelhouse,
+            console=console,
+        )
+    try:
+        result = _verified(project, cell, digest, say)
+    except WorkFailed as error:
+        raise WorkFailed([*error.faults, f"the image is kept as {unverified}"]) from None
+    tag_as(client, digest, project.repository, tags_of(project, cell))
+    client.images.remove(unverified, noprune=True)
+    if digest == before:
+        return digest, f"up to date, {result}"
+    return digest, f"built, {result}"
+
+
+def tags_of(project: Project, cell: Cell) -> tuple[str, ...]:
+    """The tags of a cell's image: its id, then its aliases."""
+    return (cell.id, *aliases_of(project.matrix, cell))
+
+
+def _verified(project: Project, cell: Cell, digest: str, say: Say) -> str:
+    found = verify.recorded(project.places, digest, verify.suite_hash(project, cell))
+    if found is None:
+        say(f"verify {cell.id}")
+        found = verify.verify(project, cell, digest)
+        say(f"  {found.passed} image tests passed in {found.seconds:.0f} s")
+        return "verified"
+    return "verified before"
+
+
+def _base(project: Project, cell: Cell, options: Options, say: Say) -> bases.Base:
+    system = project.matrix.systems[cell.os]
+    digest = project.lock.bases.get(cell.os)
+    kind, note = bases.choose(system, cell.os, digest, wanted=options.base or system.base)
+    if note:
+        say(note)
+    if kind == "registry" and digest is not None:
+        return bases.registry_base(system, digest)
+    sources = buildsecrets.machine_apt_sources(system.release, options.apt_mirror)
+    folder, epoch = project.places.cache / "bases", project.matrix.source_date_epoch
+    return bases.bootstrap(system, cell.os, folder, sources, epoch, say)
+
+
+@contextmanager
+def _wheelhouse(project: Project, cell: Cell, folder: Path | None) -> Iterator[Path | None]:
+    """A folder with only the locked wheels that WHEELHOUSE has: nothing else enters the build."""
+    if folder is None or project.matrix.lines[cell.line].index == "default":
+        yield None
+        return
+    wheels = [wheel for wheel in project.wheels(cell) if (folder / wheel.file).is_file()]
+    torch = next(wheel for wheel in project.wheels(cell) if wheel.name == "torch")
+    if torch not in wheels:
+        raise WrongInput(f"WHEELHOUSE {folder} has no {torch.file}, which {cell.id} needs")
+    with tempfile.TemporaryDirectory(prefix="gpucomm-wheels-") as staged:
+        for wheel in wheels:
+            shutil.copyfile(folder / wheel.file, Path(staged) / wheel.file)
+        yield Path(staged)
+
+
+def tag_as(
+    client: docker.DockerClient, digest: str, repository: str, tags: tuple[str, ...]
+) -> None:
+    """Point local tags at an image; each is moved by the engine at once."""
+    try:
+        image = client.images.get(digest)
+        for tag in tags:
+            image.tag(repository, tag)
+    except APIError as error:
+        raise WorkFailed(f"cannot tag {repository}: {error.explanation}") from None

@@ -1,0 +1,145 @@
+"""Image references, and pushing to and pulling from a registry.
+
+Owns: what a reference means, whether a registry answers, and reading the result of a push or pull:
+the engine reports a failed push inside a stream that ends normally. Credentials are docker's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+from docker.errors import APIError, ImageNotFound, NotFound
+
+from gpucomm.errors import GpucommError, Unusable, WorkFailed, WrongInput
+
+TIMEOUT = 5.0  # seconds until a silent registry counts as unreachable
+_NAME = re.compile(r"^[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$")
+_HUB = "docker.io"
+_HUB_API = "registry-1.docker.io"
+# What a registry or the engine says when an image is not there.
+_ABSENT = ("manifest unknown", "not found", "name unknown", "repository does not exist")
+# What the engine says when the registry did not answer at all.
+_UNREACHABLE = (
+    "connection refused",
+    "no such host",
+    "no route to host",
+    "i/o timeout",
+    "network is unreachable",
+    "context deadline exceeded",
+    "tls handshake timeout",
+    "failed to do request",
+)
+_DENIED = ("unauthorized", "denied", "authentication required", "no basic auth")
+
+
+def check_name(name: str) -> str:
+    """`name` if it is `host[:port]/path` without a tag, else WrongInput."""
+    if not _NAME.fullmatch(name):
+        raise WrongInput(
+            f"REGISTRY {name!r} is not host[:port]/name in lower case, "
+            "such as 127.0.0.1:5000/gpucomm"
+        )
+    return name
+
+
+def host_of(reference: str) -> str:
+    """The registry host of an image reference, as Docker reads it."""
+    first = reference.split("/", 1)[0]
+    is_host = "/" in reference and ("." in first or ":" in first or first == "localhost")
+    return first if is_host else _HUB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reachable:
+    """Whether a registry answered anything, and if not, why."""
+
+    ok: bool
+    reason: str = ""
+
+
+def reachable(reference: str) -> Reachable:
+    """Ask the registry of `reference` for its API version; any HTTP answer counts."""
+    host = host_of(reference)
+    local = host.split(":")[0] in ("localhost", "127.0.0.1")
+    api = _HUB_API if host == _HUB else host
+    url = f"{'http' if local else 'https'}://{api}/v2/"
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT):  # noqa: S310  http only on loopback
+            return Reachable(ok=True)
+    except urllib.error.HTTPError:
+        return Reachable(ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return Reachable(ok=False, reason=f"registry {host} cannot be reached ({reason})")
+
+
+def digest_of(reference: str) -> str:
+    """The digest that `reference` has in its registry now. Raises by class of failure."""
+    command = [
+        "docker", "buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}", reference
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise failure(reference, " ".join(done.stderr.split()), "lock")
+    return str(json.loads(done.stdout)["digest"])
+
+
+def push(client: docker.DockerClient, repository: str, tag: str) -> str:
+    """Push a local image as it is; returns the digest that the registry now has for the tag."""
+    reference = f"{repository}:{tag}"
+    try:
+        events = client.images.push(repository, tag=tag, stream=True, decode=True)
+        digest = pushed_digest(events, reference)
+    except APIError as error:
+        raise failure(reference, str(error.explanation or error), "push") from None
+    return digest
+
+
+def pushed_digest(events: Iterable[Mapping[str, Any]], reference: str) -> str:
+    """Read the stream of a push to its end. An error in it, or no digest, is a failure."""
+    digest: str | None = None
+    for event in events:
+        if "error" in event:
+            raise failure(reference, str(event["error"]), "push")
+        digest = (event.get("aux") or {}).get("Digest", digest)
+    if digest is None:
+        raise WorkFailed(f"push {reference}: the registry confirmed no digest; push again")
+    return digest
+
+
+def pull(client: docker.DockerClient, repository: str, tag: str) -> str:
+    """Pull `repository:tag`; returns the image's digest."""
+    reference = f"{repository}:{tag}"
+    try:
+        image = client.images.pull(repository, tag=tag)
+    except (APIError, ImageNotFound, NotFound) as error:
+        raise failure(reference, str(error.explanation or error), "pull") from None
+    return str(image.id)
+
+
+def failure(reference: str, message: str, verb: str) -> GpucommError:
+    """The error class and the advice that fit what the engine or the registry said."""
+    text = message.lower()
+    host = host_of(reference)
+    if any(sign in text for sign in _UNREACHABLE):
+        return Unusable(
+            f"{verb} {reference}: registry {host} cannot be reached ({message}); "
+            "check REGISTRY= and the network, then run it again"
+        )
+    if any(sign in text for sign in _DENIED):
+        return WorkFailed(
+            f"{verb} {reference}: {host} refused access, or has no such image ({message}); "
+            f"docker login {host}"
+        )
+    if verb == "pull" and any(sign in text for sign in _ABSENT):
+        tag = reference.rsplit(":", 1)[-1]
+        return WorkFailed(f"{reference} is not published; build it: make build TARGET={tag}")
+    return WorkFailed(f"{verb} {reference}: {message}")

@@ -1,0 +1,49 @@
+"""The table that ends every long command: cell, result, time, size, digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from gpucomm.progress import human_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One cell's outcome. `size` in bytes, `seconds` of the whole."""
+
+    cell: str
+    result: str
+    seconds: float
+    size: int | None = None
+    digest: str = ""
+
+
+_STYLE = {"failed": "red", "not reached": "yellow"}
+
+
+def table(rows: Iterable[Row]) -> Table:
+    """The rows as a table that fits 100 columns."""
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("cell", "result", "time", "size", "digest"):
+        result.add_column(title, justify="right" if title in ("time", "size") else "left",
+                          no_wrap=True)  # fmt: skip
+    for row in rows:
+        result.add_row(
+            row.cell,
+            row.result,
+            f"{row.seconds:.1f} s" if row.seconds else "",
+            human_size(row.size) if row.size is not None else "",
+            row.digest[:19],
+            style=_STYLE.get(row.result, ""),
+        )
+    return result
+
+
+def show(console: Console, rows: Iterable[Row]) -> None:
+    """Print the table after an empty line."""
+    console.print()
+    console.print(table(rows))

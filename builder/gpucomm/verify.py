@@ -1,0 +1,107 @@
+"""Runs the image tests against one image and remembers what passed.
+
+Owns: the pytest call and the verification record. A record is kept by image digest, by the content
+of the tests and by what the matrix expects, so a changed test or expectation verifies again. The
+tests themselves, in tests/images, take every expectation from the matrix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpucomm.cell import Cell
+from gpucomm.errors import WorkFailed
+from gpucomm.places import Places
+from gpucomm.project import Project
+from gpucomm.render import labels_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """A passed verification. `seconds` is what the tests took."""
+
+    image: str
+    cell: str
+    seconds: float
+    passed: int
+    reused: bool = False
+
+
+def suite_hash(project: Project, cell: Cell) -> str:
+    """Content of the image tests and of what they expect of `cell`."""
+    places, matrix = project.places, project.matrix
+    digest = hashlib.sha256()
+    for path in sorted(places.image_tests.rglob("*.py")):
+        digest.update(f"{path.relative_to(places.image_tests)}\0".encode())
+        digest.update(path.read_bytes())
+    expected = {
+        "cell": asdict(cell),
+        "labels": labels_of(matrix, cell),
+        "line": matrix.lines[cell.line].model_dump(),
+        "wheels": [wheel.pin for wheel in project.wheels(cell)],
+    }
+    digest.update(json.dumps(expected, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _record(places: Places, image: str, suite: str) -> Path:
+    name = f"{image.removeprefix('sha256:')[:24]}-{suite[:24]}.json"
+    return places.cache / "verified" / name
+
+
+def recorded(places: Places, image: str, suite: str) -> Verified | None:
+    """The record of a verification of exactly this image by exactly these tests."""
+    try:
+        data = json.loads(_record(places, image, suite).read_text(encoding="utf-8"))
+        found = Verified(**data, reused=True)
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if found.image == image else None
+
+
+def verify(project: Project, cell: Cell, image: str) -> Verified:
+    """Run the image tests against `image` (a digest), record a pass.
+
+    Raises WorkFailed that names every failed test and the log.
+    """
+    places, suite = project.places, suite_hash(project, cell)
+    places.logs.mkdir(parents=True, exist_ok=True)
+    log = places.logs / f"{cell.id}.verify.log"
+    report = places.logs / f"{cell.id}.verify.json"
+    report.unlink(missing_ok=True)
+    command = [
+        sys.executable, "-m", "pytest", str(places.image_tests), "--rootdir", str(places.root),
+        "--image", image, "--cell", cell.id, "--report", str(report), "-q",
+    ]  # fmt: skip
+    started = time.monotonic()
+    with log.open("wb") as output:
+        code = subprocess.run(
+            command, cwd=places.root, stdout=output, stderr=subprocess.STDOUT, check=False,
+            stdin=subprocess.DEVNULL, env=os.environ | {"COLUMNS": "100"},
+        ).returncode  # fmt: skip
+    seconds = time.monotonic() - started
+    try:
+        outcome = json.loads(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        outcome = {"passed": [], "failed": {}}
+    if code != 0 or outcome["failed"] or not outcome["passed"]:
+        faults = [f"{test}: {why}" for test, why in outcome["failed"].items()]
+        faults = faults or [f"the tests did not run (pytest ended with {code})"]
+        raise WorkFailed([*(f"{cell.id}: {fault}" for fault in faults), f"full log: {log}"])
+    result = Verified(
+        image=image, cell=cell.id, seconds=round(seconds, 1), passed=len(outcome["passed"])
+    )
+    path = _record(places, image, suite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    data = {key: value for key, value in asdict(result).items() if key != "reused"}
+    temporary.write_text(json.dumps(data) + "\n", encoding="utf-8")
+    temporary.replace(path)
+    return result
