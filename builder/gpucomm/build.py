@@ -168,14 +168,12 @@ def _build_one(
             console=console,
         )
     try:
-        result = _verified(project, cell, digest, say)
+        reused = _verified(project, cell, digest, say)
     except WorkFailed as error:
         raise WorkFailed([*error.faults, f"the image is kept as {unverified}"]) from None
     tag_as(client, digest, project.repository, tags_of(project, cell))
     client.images.remove(unverified, noprune=True)
-    if digest == before:
-        return digest, f"up to date, {result}"
-    return digest, f"built, {result}"
+    return digest, "up to date" if digest == before and reused else "verified"
 
 
 def tags_of(project: Project, cell: Cell) -> tuple[str, ...]:
@@ -183,14 +181,15 @@ def tags_of(project: Project, cell: Cell) -> tuple[str, ...]:
     return (cell.id, *aliases_of(project.matrix, cell))
 
 
-def _verified(project: Project, cell: Cell, digest: str, say: Say) -> str:
+def _verified(project: Project, cell: Cell, digest: str, say: Say) -> bool:
+    """Verify an image unless these tests passed on it before; returns whether they had."""
     found = verify.recorded(project.places, digest, verify.suite_hash(project, cell))
     if found is None:
         say(f"verify {cell.id}")
         found = verify.verify(project, cell, digest)
         say(f"  {found.passed} image tests passed in {found.seconds:.0f} s")
-        return "verified"
-    return "verified before"
+        return False
+    return True
 
 
 def _base(project: Project, cell: Cell, options: Options, say: Say) -> bases.Base:

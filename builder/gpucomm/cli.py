@@ -18,7 +18,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import click
+import requests
+from docker.errors import DockerException
 from rich.console import Console
+from urllib3.exceptions import HTTPError
 
 from gpucomm import build as builds
 from gpucomm import engine as engines
@@ -27,13 +30,13 @@ from gpucomm import matrix as matrices
 from gpucomm import places, registry, render, resolve, verify
 from gpucomm import project as projects
 from gpucomm.cell import aliases_of
-from gpucomm.errors import GpucommError, WorkFailed, WrongInput
+from gpucomm.errors import GpucommError, Unusable, WorkFailed, WrongInput
 from gpucomm.selector import select, select_one
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED = 130
 
-out = Console(soft_wrap=True)
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 100)
 
 
 def say(text: str) -> None:
@@ -286,6 +289,11 @@ def main() -> None:
         for fault in error.faults:
             note(f"gpucomm: {fault}")
         sys.exit(error.exit_code)
+    except (DockerException, requests.RequestException, HTTPError) as error:
+        if debug:
+            raise
+        note(f"gpucomm: the engine did not answer ({error}); run gpucomm engine ensure, then again")
+        sys.exit(Unusable.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:

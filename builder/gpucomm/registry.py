@@ -6,6 +6,7 @@ the engine reports a failed push inside a stream that ends normally. Credentials
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import subprocess
@@ -26,7 +27,10 @@ _HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
 # What a registry or the engine says when an image is not there.
 _ABSENT = ("manifest unknown", "not found", "name unknown", "repository does not exist")
-# What the engine says when the registry did not answer at all.
+# Then it is a part of an image that is published, and damaged.
+_PART = ("content descriptor", "/blobs/")
+# What the engine says when the registry did not answer at all, or not as one. A connection that
+# broke off later (EOF, reset) is a failed push or pull.
 _UNREACHABLE = (
     "connection refused",
     "no such host",
@@ -35,8 +39,13 @@ _UNREACHABLE = (
     "network is unreachable",
     "context deadline exceeded",
     "tls handshake timeout",
-    "failed to do request",
+    "server misbehaving",
+    "server gave http response to https client",
+    "tls: ",
+    "x509: ",
 )
+# The containerd image store tells a push's digest in this line, the graph drivers in `aux`.
+_PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64}) size: \d+$")
 _DENIED = ("unauthorized", "denied", "authentication required", "no basic auth")
 
 
@@ -72,11 +81,13 @@ def reachable(reference: str) -> Reachable:
     api = _HUB_API if host == _HUB else host
     url = f"{'http' if local else 'https'}://{api}/v2/"
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT):  # noqa: S310  http only on loopback
+        # No proxy leads to this machine's loopback; the engine does not ask one either.
+        handlers = [urllib.request.ProxyHandler({})] if local else []
+        with urllib.request.build_opener(*handlers).open(url, timeout=TIMEOUT):
             return Reachable(ok=True)
     except urllib.error.HTTPError:
         return Reachable(ok=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         return Reachable(ok=False, reason=f"registry {host} cannot be reached ({reason})")
 
@@ -109,6 +120,8 @@ def pushed_digest(events: Iterable[Mapping[str, Any]], reference: str) -> str:
     for event in events:
         if "error" in event:
             raise failure(reference, str(event["error"]), "push")
+        if found := _PUSHED.search(str(event.get("status", ""))):
+            digest = found[1]
         digest = (event.get("aux") or {}).get("Digest", digest)
     if digest is None:
         raise WorkFailed(f"push {reference}: the registry confirmed no digest; push again")
@@ -116,10 +129,16 @@ def pushed_digest(events: Iterable[Mapping[str, Any]], reference: str) -> str:
 
 
 def pull(client: docker.DockerClient, repository: str, tag: str) -> str:
-    """Pull `repository:tag`; returns the image's digest."""
+    """Pull `repository:tag`; returns the image's digest.
+
+    The SDK's own `images.pull` skips errors in the stream, and then finds the image of before.
+    """
     reference = f"{repository}:{tag}"
     try:
-        image = client.images.pull(repository, tag=tag)
+        for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
+            if "error" in event:
+                raise failure(reference, str(event["error"]), "pull")
+        image = client.images.get(reference)
     except (APIError, ImageNotFound, NotFound) as error:
         raise failure(reference, str(error.explanation or error), "pull") from None
     return str(image.id)
@@ -139,7 +158,8 @@ def failure(reference: str, message: str, verb: str) -> GpucommError:
             f"{verb} {reference}: {host} refused access, or has no such image ({message}); "
             f"docker login {host}"
         )
-    if verb == "pull" and any(sign in text for sign in _ABSENT):
+    part = any(sign in text for sign in _PART)
+    if verb == "pull" and not part and any(sign in text for sign in _ABSENT):
         tag = reference.rsplit(":", 1)[-1]
         return WorkFailed(f"{reference} is not published; build it: make build TARGET={tag}")
     return WorkFailed(f"{verb} {reference}: {message}")

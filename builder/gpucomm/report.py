@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -26,18 +27,18 @@ _STYLE = {"failed": "red", "not reached": "yellow"}
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """The rows as a table that fits 100 columns."""
+    """The rows as a table of at most 80 columns for the longest cell ids."""
     result = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("cell", "result", "time", "size", "digest"):
-        result.add_column(title, justify="right" if title in ("time", "size") else "left",
-                          no_wrap=True)  # fmt: skip
+        justify: Literal["left", "right"] = "right" if title in ("time", "size") else "left"
+        result.add_column(title, justify=justify, no_wrap=True)
     for row in rows:
         result.add_row(
             row.cell,
             row.result,
             f"{row.seconds:.1f} s" if row.seconds else "",
             human_size(row.size) if row.size is not None else "",
-            row.digest[:19],
+            row.digest.removeprefix("sha256:")[:12],
             style=_STYLE.get(row.result, ""),
         )
     return result
@@ -45,5 +46,4 @@ def table(rows: Iterable[Row]) -> Table:
 
 def show(console: Console, rows: Iterable[Row]) -> None:
     """Print the table after an empty line."""
-    console.print()
     console.print(table(rows))

@@ -31,7 +31,6 @@ class Verified:
     cell: str
     seconds: float
     passed: int
-    reused: bool = False
 
 
 def suite_hash(project: Project, cell: Cell) -> str:
@@ -60,10 +59,19 @@ def recorded(places: Places, image: str, suite: str) -> Verified | None:
     """The record of a verification of exactly this image by exactly these tests."""
     try:
         data = json.loads(_record(places, image, suite).read_text(encoding="utf-8"))
-        found = Verified(**data, reused=True)
+        found = Verified(**data)
     except (OSError, ValueError, TypeError):
         return None
     return found if found.image == image else None
+
+
+def record(places: Places, verified: Verified, suite: str) -> None:
+    """Remember that the tests of `suite` passed on exactly this image."""
+    path = _record(places, verified.image, suite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(asdict(verified)) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def verify(project: Project, cell: Cell, image: str) -> Verified:
@@ -98,10 +106,5 @@ def verify(project: Project, cell: Cell, image: str) -> Verified:
     result = Verified(
         image=image, cell=cell.id, seconds=round(seconds, 1), passed=len(outcome["passed"])
     )
-    path = _record(places, image, suite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    data = {key: value for key, value in asdict(result).items() if key != "reused"}
-    temporary.write_text(json.dumps(data) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    record(places, result, suite)
     return result
