@@ -1,0 +1,256 @@
+"""cli.py: what a person types, what is printed, and the exit codes. No engine answers here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpucomm import cli
+from gpucomm.cell import cells_of
+from gpucomm.project import Project
+
+T24 = "cu121-torch2.4.1-nccl2.20.5"
+REPOSITORY = "registry.example/team/gpucomm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What one call of gpucomm gave."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def no_engine(
+    small_project: Project, bare_env: pytest.MonkeyPatch, tmp_path: Path
+) -> pytest.MonkeyPatch:
+    """The small checkout as the working directory, and no engine that answers."""
+    bare_env.setenv("DOCKER_HOST", f"unix://{tmp_path}/closed.sock")
+    bare_env.setenv("ENGINE", "none")
+    bare_env.setenv("GPUCOMM_CACHE", str(tmp_path / "cache"))
+    bare_env.chdir(small_project.places.root)
+    return bare_env
+
+
+@pytest.fixture
+def run(no_engine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs gpucomm in this process, which is ten times as fast as a new one."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: str) -> Done:
+        no_engine.setattr(sys, "argv", ["gpucomm", *arguments])
+        capsys.readouterr()
+        code: object = 0
+        try:
+            cli.main()
+        except SystemExit as error:
+            code = error.code
+        assert isinstance(code, int | None)
+        text = capsys.readouterr()
+        return Done(returncode=code or 0, stdout=text.out, stderr=text.err)
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+def as_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """gpucomm as a person runs it."""
+    return subprocess.run(
+        [sys.executable, "-c", "from gpucomm.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def matrix_file(project: Project) -> Path:
+    return project.places.root / "matrix.yaml"
+
+
+def test_image_prints_exactly_one_line(run: Run) -> None:
+    done = run("image", "cu121")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{REPOSITORY}:{T24}\n"
+
+
+def test_image_of_several_cells_is_wrong_input(run: Run) -> None:
+    done = run("image", "*-slim")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "names 4 cells" in done.stderr
+
+
+def test_registry_takes_the_place_of_the_matrixs(run: Run, no_engine: pytest.MonkeyPatch) -> None:
+    no_engine.setenv("REGISTRY", "127.0.0.1:5000/own")
+    assert run("image", "cpu").stdout == "127.0.0.1:5000/own:cpu-torch2.13.0\n"
+    no_engine.setenv("REGISTRY", "https://127.0.0.1:5000/own")
+    done = run("image", "cpu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpucomm: REGISTRY 'https://127.0.0.1:5000/own' is not host")
+
+
+def test_list_json_is_one_object_per_cell(run: Run, small_project: Project) -> None:
+    done = run("list", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["id"] for row in rows] == [cell.id for cell in cells_of(small_project.matrix)]
+    keys = ["id", "line", "torch", "library", "library_version", "image", "aliases", "state"]
+    assert all(list(row) == keys for row in rows)
+    assert rows[4] == {
+        "id": T24,
+        "line": "cu121",
+        "torch": "2.4.1",
+        "library": "nccl",
+        "library_version": "2.20.5",
+        "image": f"{REPOSITORY}:{T24}",
+        "aliases": ["cu121", "latest"],
+        "state": "unknown",
+    }
+    assert (rows[-1]["library"], rows[-1]["library_version"]) == ("gloo", None)
+
+
+def test_list_is_for_a_person(run: Run) -> None:
+    done = run("list", "cpu,latest")
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        [T24, "unknown", "cu121", "latest"],
+        ["cpu-torch2.13.0", "unknown", "cpu"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", ["image", "list", "build", "push", "pull", "run", "selftest", "test-image", "clean"]
+)
+def test_an_unknown_target_is_wrong_input_with_the_nearest_names(command: str, run: Run) -> None:
+    done = run(command, "cu121-torch2.4.1-nccl2.20.6")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpucomm: TARGET 'cu121-torch2.4.1-nccl2.20.6' names no cell; nearest: ")
+    assert T24 in line
+
+
+def test_every_unknown_target_is_named(run: Run) -> None:
+    done = run("list", "one,cpu,two")
+    assert done.returncode == 2
+    assert [line.split("'")[1] for line in done.stderr.splitlines()] == ["one", "two"]
+
+
+def test_a_broken_matrix_gives_all_its_faults_and_nothing_else(
+    run: Run, small_project: Project, small_text: str
+) -> None:
+    text = small_text.replace("base: auto", "base: auto\n    colour: red")
+    text = text.replace('python: "3.11"', "python: 3.10").replace("tools:", "tolls:")
+    matrix_file(small_project).write_text(text)
+    for arguments in (["list"], ["build", "cu121"], ["lock"], ["render", "--check"]):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        lines = done.stderr.splitlines()
+        assert len(lines) == 4, done.stderr
+        assert all(line.startswith("gpucomm: matrix.yaml:") for line in lines)
+
+
+def test_a_lock_that_does_not_answer_is_wrong_input(run: Run, small_project: Project) -> None:
+    (small_project.places.root / "matrix.lock").unlink()
+    done = run("list")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"gpucomm: matrix.lock: {T24}: not locked; run gpucomm lock" in done.stderr.splitlines()
+
+
+def test_as_a_process_it_prints_and_ends_alike(no_engine: pytest.MonkeyPatch) -> None:
+    done = as_process("image", "cu121")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{REPOSITORY}:{T24}\n", "")
+    done = as_process("image", "nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpucomm: TARGET 'nothing' names no cell")
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback(no_engine: pytest.MonkeyPatch) -> None:
+    done = as_process("--debug", "image", "nothing")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+    assert "WrongInput" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["list", "--nonsense"], ["image"], ["build", "cpu", "--base", "x"],
+                  ["build", "cpu", "--ca", "/absent.pem"], ["image", "cpu", "more"]],
+)  # fmt: skip
+def test_wrong_usage_is_wrong_input(arguments: list[str], run: Run) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["build", "--help"], ["--version"]])
+def test_help_needs_no_checkout(
+    arguments: list[str], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_outside_of_a_checkout_is_wrong_input(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("list")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpucomm: no matrix.yaml in ")
+
+
+def test_the_checkout_is_found_from_below(
+    run: Run, small_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small_project.places.images)
+    assert run("image", "cpu").returncode == 0
+
+
+def test_render_writes_and_its_check_guards(run: Run, small_project: Project) -> None:
+    images = small_project.places.images
+    files = small_project.rendered()
+    done = run("render", "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{len(files)} files" in done.stdout
+    (images / T24 / "Dockerfile").write_text("FROM other\n")
+    (images / "stray").mkdir()
+    done = run("render", "--check")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        f"gpucomm: images/{T24}/Dockerfile: differs from what the matrix renders; "
+        "run gpucomm render",
+        "gpucomm: images/stray: belongs to no cell; run gpucomm render",
+    ]
+    assert (images / T24 / "Dockerfile").read_text() == "FROM other\n"
+    assert run("render").stdout == "2 files changed under images/\n"
+    assert run("render", "--check").returncode == 0
+    assert run("render").stdout == "0 files changed under images/\n"
+
+
+def test_render_makes_images_from_nothing(run: Run, small_project: Project) -> None:
+    shutil.rmtree(small_project.places.images)
+    assert run("render").returncode == 0
+    assert run("render", "--check").returncode == 0
+
+
+def test_no_engine_is_unusable(run: Run) -> None:
+    for command in ("test-image", "push", "pull", "run", "selftest", "build", "clean"):
+        done = run(command, "cpu")
+        assert done.returncode == 3, (command, done.stderr)
+        assert "no Docker engine answers at unix://" in done.stderr
+        assert "Traceback" not in done.stderr
