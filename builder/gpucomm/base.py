@@ -29,6 +29,7 @@ from gpucomm.registry import Reachable, reachable
 from gpucomm.schema import System
 
 TAR = "base.tar"
+RECORD = "base.json"
 # What a slim image leaves out; licences stay.
 _DPKG_OPTIONS = (
     "path-exclude=/usr/share/man/*",
@@ -106,16 +107,24 @@ def bootstrap(
     home = folder / f"{name}-{recipe}"
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home / "lock"):
-        if not (home / "base.json").is_file():
+        digest = _made(home)
+        if digest is None:
             _ensure_mmdebstrap(say)
-            _make(system, home, sources, epoch, say)
-        facts = json.loads((home / "base.json").read_text(encoding="utf-8"))
-    return Base(
-        kind="bootstrap", identity=f"sha256:{facts['sha256']}", context=str(home / "context")
-    )
+            digest = _make(system, home, sources, epoch, say)
+    return Base(kind="bootstrap", identity=f"sha256:{digest}", context=str(home / "context"))
 
 
-def _make(system: System, home: Path, sources: Sequence[str], epoch: int, say: Say) -> None:
+def _made(home: Path) -> str | None:
+    """The digest of the base that `home` holds whole, else None: a full disk cuts files short."""
+    try:
+        facts = json.loads((home / RECORD).read_text(encoding="utf-8"))
+        whole = (home / "context" / TAR).stat().st_size == facts["bytes"]
+        return str(facts["sha256"]) if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _make(system: System, home: Path, sources: Sequence[str], epoch: int, say: Say) -> str:
     say(f"bootstrapping Debian {system.release} (about a minute; kept for later builds)")
     started = time.monotonic()
     context = home / "context"
@@ -149,8 +158,11 @@ def _make(system: System, home: Path, sources: Sequence[str], epoch: int, say: S
         (context / "Dockerfile").write_text(f'FROM scratch\nADD {TAR} /\nCMD ["bash"]\n')
         packages.replace(home / "packages.txt")
     facts = {"sha256": digest, "bytes": (context / TAR).stat().st_size}
-    (home / "base.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    temporary_record = home / f"{RECORD}.{os.getpid()}"
+    temporary_record.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    temporary_record.replace(home / RECORD)
     say(f"bootstrapped in {time.monotonic() - started:.0f} s: sha256:{digest[:12]}")
+    return digest
 
 
 def _ensure_mmdebstrap(say: Say) -> None:

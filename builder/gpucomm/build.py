@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import docker
 from docker.errors import APIError, ImageNotFound
@@ -23,7 +24,9 @@ from gpucomm import base as bases
 from gpucomm.cell import Cell, aliases_of
 from gpucomm.daemon import Say
 from gpucomm.errors import GpucommError, WorkFailed, WrongInput
+from gpucomm.lock import Wheel
 from gpucomm.project import Project
+from gpucomm.registry import Reachable, reachable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,8 @@ def local_state(project: Project) -> Callable[[Cell], str]:
     """A function that tells `built` or `absent` of a cell, `unknown` without an engine."""
     try:
         with closing(engine.client()) as client:
-            tags = {tag for image in client.images.list() for tag in image.tags}
+            # One call; `images.list` inspects every image of the machine by a call of its own.
+            tags = {tag for image in client.api.images() for tag in image["RepoTags"] or ()}
     except GpucommError:
         return lambda _: "unknown"
     return lambda cell: "built" if project.reference(cell) in tags else "absent"
@@ -85,6 +89,24 @@ def remove_local(client: docker.DockerClient, project: Project, cell: Cell) -> l
     return ours
 
 
+def check_options(project: Project, cells: tuple[Cell, ...], options: Options) -> None:
+    """Raises WrongInput with every fault of `options` for `cells`. Writes and starts nothing."""
+    faults: list[str] = []
+    for cell in cells:
+        try:
+            _wheels_in(project, cell, options.wheelhouse)
+        except WrongInput as error:
+            faults += error.faults
+    for cell in {cell.os: cell for cell in cells}.values():
+        try:
+            _base_kind(project, cell, options, lambda _: Reachable(ok=True))
+            _secrets(project, cell, options)
+        except WrongInput as error:
+            faults += error.faults
+    if faults:
+        raise WrongInput(faults)
+
+
 def build(
     project: Project,
     cells: tuple[Cell, ...],
@@ -93,8 +115,10 @@ def build(
 ) -> None:
     """Build and verify every cell; ends with a table. A failed cell does not stop the others.
 
-    Raises the first failure's class with all faults when any cell failed.
+    Raises WrongInput before anything is done, and the first failure's class with all faults when
+    any cell failed.
     """
+    check_options(project, cells, options)
     say = lambda text: console.print(text, markup=False, highlight=False)  # noqa: E731
     if changed := render.write(project.rendered(), project.places.images):
         say(f"rendered {changed} files under {render.FOLDER}/")
@@ -150,11 +174,7 @@ def _build_one(
     disk.check(cell.id, need, engine_root)
     say(f"build {cell.id}")
     base = _base(project, cell, options, say)
-    secrets = buildsecrets.gather(
-        release=project.matrix.systems[cell.os].release,
-        ca=options.ca,
-        apt_mirror=options.apt_mirror,
-    )
+    secrets = _secrets(project, cell, options)
     unverified = f"{project.repository}:unverified-{cell.id}"
     with _wheelhouse(project, cell, options.wheelhouse) as wheelhouse:
         digest = bake.bake(
@@ -192,10 +212,22 @@ def _verified(project: Project, cell: Cell, digest: str, say: Say) -> bool:
     return True
 
 
+def _secrets(project: Project, cell: Cell, options: Options) -> buildsecrets.BuildSecrets:
+    release = project.matrix.systems[cell.os].release
+    return buildsecrets.gather(release=release, ca=options.ca, apt_mirror=options.apt_mirror)
+
+
+def _base_kind(
+    project: Project, cell: Cell, options: Options, reach: Callable[[str], Reachable]
+) -> tuple[Literal["registry", "bootstrap"], str | None]:
+    system, digest = project.matrix.systems[cell.os], project.lock.bases.get(cell.os)
+    return bases.choose(system, cell.os, digest, wanted=options.base or system.base, reach=reach)
+
+
 def _base(project: Project, cell: Cell, options: Options, say: Say) -> bases.Base:
     system = project.matrix.systems[cell.os]
     digest = project.lock.bases.get(cell.os)
-    kind, note = bases.choose(system, cell.os, digest, wanted=options.base or system.base)
+    kind, note = _base_kind(project, cell, options, reachable)
     if note:
         say(note)
     if kind == "registry" and digest is not None:
@@ -208,17 +240,25 @@ def _base(project: Project, cell: Cell, options: Options, say: Say) -> bases.Bas
 @contextmanager
 def _wheelhouse(project: Project, cell: Cell, folder: Path | None) -> Iterator[Path | None]:
     """A folder with only the locked wheels that WHEELHOUSE has: nothing else enters the build."""
-    if folder is None or project.matrix.lines[cell.line].index == "default":
+    wheels = _wheels_in(project, cell, folder)
+    if folder is None or not wheels:
         yield None
         return
-    wheels = [wheel for wheel in project.wheels(cell) if (folder / wheel.file).is_file()]
-    torch = next(wheel for wheel in project.wheels(cell) if wheel.name == "torch")
-    if torch not in wheels:
-        raise WrongInput(f"WHEELHOUSE {folder} has no {torch.file}, which {cell.id} needs")
     with tempfile.TemporaryDirectory(prefix="gpucomm-wheels-") as staged:
         for wheel in wheels:
             shutil.copyfile(folder / wheel.file, Path(staged) / wheel.file)
         yield Path(staged)
+
+
+def _wheels_in(project: Project, cell: Cell, folder: Path | None) -> list[Wheel]:
+    """The locked wheels that WHEELHOUSE has for a cell that takes torch from there."""
+    if folder is None or project.matrix.lines[cell.line].index == "default":
+        return []
+    wheels = [wheel for wheel in project.wheels(cell) if (folder / wheel.file).is_file()]
+    torch = next(wheel for wheel in project.wheels(cell) if wheel.name == "torch")
+    if torch not in wheels:
+        raise WrongInput(f"WHEELHOUSE {folder} has no {torch.file}, which {cell.id} needs")
+    return wheels
 
 
 def tag_as(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ _INDEX_VARIABLES = (
     ("UV_INDEX", "PIP_EXTRA_INDEX_URL"),
     ("UV_INSECURE_HOST", "PIP_TRUSTED_HOST"),
 )
+_INDEX_NAME = re.compile(r"^[\w.-]+=")
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 # Settings of this machine's apt that concern the way to a mirror.
 _APT_SETTINGS = ("acquire::http::proxy", "acquire::https::proxy", "acquire::check-valid-until")
@@ -62,13 +64,23 @@ def environment_text(env: Mapping[str, str], *, ca: bool, index: str | None) -> 
         if uv_name == "UV_DEFAULT_INDEX":
             value = value or env.get("UV_INDEX_URL") or index
         # A folder of this machine does not exist inside the build.
-        remote = [word for word in (value or "").split() if urlsplit(word).scheme != "file"]
+        remote = [word for word in (value or "").split() if not _is_local(_unnamed(word))]
         if remote:
-            values[uv_name] = values[pip_name] = " ".join(remote)
+            values[uv_name] = " ".join(remote)
+            values[pip_name] = " ".join(map(_unnamed, remote))
     for name in PROXY_VARIABLES:
         if value := env.get(name) or env.get(name.upper()):
             values[name] = values[name.upper()] = value
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def _unnamed(word: str) -> str:
+    """The URL of uv's NAME=URL, which pip does not know; any other word as it is."""
+    return _INDEX_NAME.sub("", word)
+
+
+def _is_local(word: str) -> bool:
+    return urlsplit(word).scheme == "file" or word.startswith(("/", "./", "../"))
 
 
 def apt_conf_text(settings: Mapping[str, str], *, ca: bool, sources: bool) -> str:
@@ -113,9 +125,14 @@ def _source(uri: str, suite: str) -> str:
 
 
 def machine_apt_sources(release: str, mirror: str | None) -> list[str]:
-    """`apt_sources` for this machine: its own release first, then that of the image."""
-    own = apt.os_release().get("VERSION_CODENAME", "")
-    return apt_sources(apt.machine_sources(), [own, release], release, mirror)
+    """`apt_sources` for this machine: its own release first, then that of the image.
+
+    Only Debian's own release counts: Ubuntu's codename names a mirror that has no Debian.
+    """
+    machine = apt.os_release()
+    own = machine.get("VERSION_CODENAME") if machine.get("ID") == "debian" else None
+    codenames = [own, release] if own else [release]
+    return apt_sources(apt.machine_sources(), codenames, release, mirror)
 
 
 def gather(

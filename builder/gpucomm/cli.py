@@ -96,8 +96,9 @@ def build(
 def list_(target: str, as_json: bool) -> None:
     """List cells with their images and state (built: a local image exists)."""
     project = projects.load()
+    cells = select(project.matrix, target)
     state = builds.local_state(project)
-    for cell in select(project.matrix, target):
+    for cell in cells:
         aliases = list(aliases_of(project.matrix, cell))
         if as_json:
             row = {
@@ -168,16 +169,18 @@ def ensure() -> None:
 
 @gpucomm.command(name="test-image")
 @target
-def test_image(target: str) -> None:
+@click.option("--only", metavar="EXPR", help="Run only the tests that match, as pytest's -k.")
+def test_image(target: str, only: str | None) -> None:
     """Run the image tests against the local image of each cell, whatever was recorded."""
     project = projects.load()
+    cells = select(project.matrix, target)
     engines.ensure(say)
     faults: list[str] = []
     with closing(engines.client()) as client:
-        for cell in select(project.matrix, target):
-            digest = builds.local_image(client, project, cell)
+        for cell in cells:
             try:
-                result = verify.verify(project, cell, digest)
+                digest = builds.local_image(client, project, cell)
+                result = verify.verify(project, cell, digest, only)
                 say(f"{cell.id}: {result.passed} tests passed in {result.seconds:.0f} s")
             except WorkFailed as error:
                 faults += error.faults

@@ -151,7 +151,7 @@ def faults_of(matrix: Matrix, lock: Lock) -> Iterator[str]:
     for pins_id, cell in known.items():
         yield from (f"{pins_id}: {fault}" for fault in cell_faults(matrix, lock, cell))
     for python in sorted({cell.python for cell in known.values()}):
-        if {wheel.name for wheel in lock.tools.get(python, ())} < set(matrix.tools):
+        if not set(matrix.tools) <= {wheel.name for wheel in lock.tools.get(python, ())}:
             yield f"the tools for Python {python} are not locked"
     yield from (f"{key}: locked but not in the matrix" for key in lock.cells if key not in known)
 
@@ -176,7 +176,17 @@ def cell_faults(matrix: Matrix, lock: Lock, cell: Cell) -> Iterator[str]:
         runtime = lock.version(cell, CUDA_RUNTIME)
         if runtime is None or Version(runtime).release[:2] != Version(cell.cuda or "0").release[:2]:
             yield f"the wheel requires CUDA runtime {runtime}, the line is CUDA {cell.cuda}"
+    if line.accelerator == "cpu" and (cuda := _cuda_signs(lock, cell)):
+        yield f"torch is a CUDA build ({', '.join(cuda)}), the line is CPU"
     for hold in holds_for(matrix, cell):
         version = lock.version(cell, hold.package)
         if version is not None and version not in held(hold, cell):
             yield f"{hold.package} is {version}, held at {held(hold, cell)}: {hold.reason}"
+
+
+def _cuda_signs(lock: Lock, cell: Cell) -> list[str]:
+    """What shows that a cell's torch was built for CUDA: its local version, NVIDIA's wheels."""
+    wheels = lock.cells[cell.pins_id]
+    local = Version(lock.version(cell, "torch") or "0").local or ""
+    nvidia = [wheel.name for wheel in wheels if wheel.name.startswith("nvidia-")]
+    return [f"+{local}", *nvidia] if local.startswith("cu") else nvidia

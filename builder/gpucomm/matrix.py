@@ -6,14 +6,16 @@ resolve wheels (lock.py) or know Docker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from packaging.version import Version
 from pydantic import ValidationError
 
 from gpucomm.cell import cells_of
 from gpucomm.errors import WrongInput
 from gpucomm.located import Located, Location, read
+from gpucomm.lock import holds_for
 from gpucomm.schema import Line, Matrix
 
 FILE = "matrix.yaml"
@@ -75,6 +77,7 @@ def _reference_faults(matrix: Matrix) -> Iterator[tuple[Location, str]]:
             yield ("lines", name, *path), message
     if not complete:
         return
+    yield from _hold_faults(matrix)
     ids = {cell.id for cell in cells_of(matrix)}
     for alias, target in matrix.aliases.items():
         if target not in ids:
@@ -83,11 +86,40 @@ def _reference_faults(matrix: Matrix) -> Iterator[tuple[Location, str]]:
             yield ("aliases", alias), "an alias cannot have the name of a cell"
 
 
+def _given_twice(
+    key: str, values: Sequence[str], same: Callable[[str], object]
+) -> Iterator[tuple[Location, str]]:
+    """Two alike would be two cells of one name."""
+    seen: set[object] = set()
+    for index, value in enumerate(values):
+        if same(value) in seen:
+            yield (key, index), f"{value!r} is given twice"
+        seen.add(same(value))
+
+
+def _hold_faults(matrix: Matrix) -> Iterator[tuple[Location, str]]:
+    for index, hold in enumerate(matrix.holds):
+        lines = {
+            cell.line: None
+            for cell in cells_of(matrix)
+            if cell.cuda is None and hold in holds_for(matrix, cell)
+        }
+        if lines and "{cuda}" in hold.require:
+            where = ", ".join(lines)
+            message = f"{{cuda}} has no meaning on {where}, which this rule covers; give it lines"
+            yield ("holds", index, "require"), message
+
+
 def _line_faults(matrix: Matrix, line: Line) -> Iterator[tuple[Location, str]]:
     for key in ("cuda", "nccl_wheel", "nvidia_require"):
         if (getattr(line, key) is None) == (line.accelerator == "cuda"):
             need = "needed on" if line.accelerator == "cuda" else "without meaning on"
             yield (key,), f"{need} a line whose accelerator is {line.accelerator}"
+    if line.nccl_overrides and line.accelerator != "cuda":
+        accelerator = line.accelerator
+        yield ("nccl_overrides",), f"without meaning on a line whose accelerator is {accelerator}"
+    yield from _given_twice("nccl_overrides", line.nccl_overrides, Version)
+    yield from _given_twice("flavors", line.flavors, str)
     for version, torch in line.torch.items():
         if (torch.nccl is None) == (line.accelerator == "cuda"):
             need = "name the NCCL its wheel requires" if torch.nccl is None else "no NCCL here"

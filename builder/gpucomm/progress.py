@@ -20,6 +20,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+_MOST_BYTES = 2**63  # of one file: Go's int64
 LOG_TAIL = 15  # lines of a failing step that are shown
 _STAGE = re.compile(
     r"^\[(?:(?P<target>\S+) )?(?P<stage>[^\s\]]+) +(?P<step>\d+/\d+)\] (?P<what>.*)$"
@@ -61,10 +62,14 @@ class Progress:
         """Lines of stderr that are not progress: buildx's own final error."""
 
     def feed(self, line: str) -> list[str]:
-        """Take one line of stderr; returns the lines that belong into the full log."""
+        """Take one line of stderr; returns the lines that belong into the full log.
+
+        What has another shape than BuildKit's of today is left out, never an error: the build is
+        worth more than its picture.
+        """
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
             text = line.rstrip()
@@ -72,24 +77,26 @@ class Progress:
                 self.other.append(text)
             return [text] if text else []
         written: list[str] = []
-        for vertex in event.get("vertexes") or ():
+        for vertex in _rows(event, "vertexes"):
             written += self._vertex(vertex)
-        for status in event.get("statuses") or ():
-            step = self.steps.get(status.get("vertex", ""))
-            if step is not None and status.get("current"):
-                step.bytes_now[status.get("id", "")] = int(status["current"])
-        for log in event.get("logs") or ():
+        for status in _rows(event, "statuses"):
+            step, current = self.steps.get(_text(status, "vertex")), status.get("current")
+            if step is not None and isinstance(current, int) and 0 < current < _MOST_BYTES:
+                step.bytes_now[_text(status, "id")] = current
+        for log in _rows(event, "logs"):
             written += self._log(log)
         return written
 
     def _vertex(self, vertex: dict[str, Any]) -> list[str]:
-        name = vertex.get("name", "")
-        step = self.steps.setdefault(vertex["digest"], Step(name=name, stage=stage_of(name)))
+        digest, name = _text(vertex, "digest"), _text(vertex, "name")
+        if not digest:
+            return []
+        step = self.steps.setdefault(digest, Step(name=name, stage=stage_of(name)))
         was = (step.started, step.completed, step.error)
-        step.started = _seconds(vertex.get("started")) or step.started
-        step.completed = _seconds(vertex.get("completed")) or step.completed
+        step.started = _seconds(_text(vertex, "started")) or step.started
+        step.completed = _seconds(_text(vertex, "completed")) or step.completed
         step.cached = step.cached or bool(vertex.get("cached"))
-        step.error = vertex.get("error", "") or step.error
+        step.error = _text(vertex, "error") or step.error
         if (step.started, step.completed, step.error) == was:
             return []
         if step.error:
@@ -99,9 +106,12 @@ class Progress:
         return [f"START  {name}"]
 
     def _log(self, log: dict[str, Any]) -> list[str]:
-        text = base64.b64decode(log.get("data", "")).decode(errors="replace")
+        try:
+            text = base64.b64decode(_text(log, "data")).decode(errors="replace")
+        except ValueError:
+            return []
         lines = [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
-        step = self.steps.get(log.get("vertex", ""))
+        step = self.steps.get(_text(log, "vertex"))
         if step is not None:
             step.log = [*step.log, *lines][-200:]
         return [f"    {line}" for line in lines]
@@ -216,8 +226,19 @@ def show(console: Console, log: TextIO) -> Iterator[Shower]:
         yield shower
 
 
-def _seconds(stamp: str | None) -> float | None:
-    """RFC 3339 with nanoseconds -> Unix seconds."""
-    if not stamp:
+def _rows(event: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    rows = event.get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _text(row: dict[str, Any], key: str) -> str:
+    value = row.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _seconds(stamp: str) -> float | None:
+    """RFC 3339 with nanoseconds -> Unix seconds, None for anything else."""
+    try:
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", stamp)).timestamp()
+    except (ValueError, OverflowError, OSError):
         return None
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", stamp)).timestamp()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpucomm import lock as locks
 from gpucomm import matrix as matrices
@@ -38,9 +39,9 @@ class Project:
         return f"{self.repository}:{cell.id}"
 
 
-def load(env: Mapping[str, str] = os.environ) -> Project:
-    """The checkout around the working directory. Raises WrongInput with every fault."""
-    where = places.find(env)
+def load(env: Mapping[str, str] = os.environ, start: Path | None = None) -> Project:
+    """The checkout around `start`, else the working directory. Raises WrongInput, all faults."""
+    where = places.find(env, start)
     matrix = matrices.load(where.root)
     return Project(
         matrix=matrix,

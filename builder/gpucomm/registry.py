@@ -20,9 +20,10 @@ import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from gpucomm.errors import GpucommError, Unusable, WorkFailed, WrongInput
+from gpucomm.schema import repository_name
 
 TIMEOUT = 5.0  # seconds until a silent registry counts as unreachable
-_NAME = re.compile(r"^[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$")
+LINE = 300  # characters of a failure's line, with what the engine said cut to fit
 _HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
 # What a registry or the engine says when an image is not there.
@@ -46,17 +47,17 @@ _UNREACHABLE = (
 )
 # The containerd image store tells a push's digest in this line, the graph drivers in `aux`.
 _PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64}) size: \d+$")
+# Blobs are fetched from signed URLs: whoever has the query has the access.
+_QUERY = re.compile(r"(\w+://[^\s\"'<>?]+)\?[^\s\"'<>]*")
 _DENIED = ("unauthorized", "denied", "authentication required", "no basic auth")
 
 
 def check_name(name: str) -> str:
     """`name` if it is `host[:port]/path` without a tag, else WrongInput."""
-    if not _NAME.fullmatch(name):
-        raise WrongInput(
-            f"REGISTRY {name!r} is not host[:port]/name in lower case, "
-            "such as 127.0.0.1:5000/gpucomm"
-        )
-    return name
+    try:
+        return repository_name(name)
+    except ValueError as error:
+        raise WrongInput(f"REGISTRY {error}") from None
 
 
 def host_of(reference: str) -> str:
@@ -145,21 +146,43 @@ def pull(client: docker.DockerClient, repository: str, tag: str) -> str:
 
 
 def failure(reference: str, message: str, verb: str) -> GpucommError:
-    """The error class and the advice that fit what the engine or the registry said."""
+    """The error class and the advice that fit what the engine or the registry said.
+
+    One line of about LINE characters, without the queries of URLs.
+    """
     text = message.lower()
     host = host_of(reference)
     if any(sign in text for sign in _UNREACHABLE):
         return Unusable(
-            f"{verb} {reference}: registry {host} cannot be reached ({message}); "
-            "check REGISTRY= and the network, then run it again"
+            _line(
+                f"{verb} {reference}: registry {host} cannot be reached (",
+                message,
+                "); check REGISTRY= and the network, then run it again",
+            )
         )
     if any(sign in text for sign in _DENIED):
         return WorkFailed(
-            f"{verb} {reference}: {host} refused access, or has no such image ({message}); "
-            f"docker login {host}"
+            _line(
+                f"{verb} {reference}: {host} refused access, or has no such image (",
+                message,
+                f"); docker login {host}",
+            )
         )
     part = any(sign in text for sign in _PART)
     if verb == "pull" and not part and any(sign in text for sign in _ABSENT):
         tag = reference.rsplit(":", 1)[-1]
         return WorkFailed(f"{reference} is not published; build it: make build TARGET={tag}")
-    return WorkFailed(f"{verb} {reference}: {message}")
+    return WorkFailed(_line(f"{verb} {reference}: ", message))
+
+
+def _line(before: str, message: str, after: str = "") -> str:
+    """`message` between the two: on one line, without queries, its middle cut out to fit.
+
+    What was asked for stands at its beginning, the cause at its end.
+    """
+    text = _QUERY.sub(r"\1", " ".join(message.split()))
+    room = max(LINE - len(before) - len(after), 60)
+    if len(text) > room:
+        head = room // 3
+        text = f"{text[:head]}…{text[head + 1 - room :]}"
+    return f"{before}{text}{after}"

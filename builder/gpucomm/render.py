@@ -1,6 +1,6 @@
 """matrix + lock + templates -> images/<cell>/: Dockerfiles and pin lists, and the drift gate.
 
-Rendering is pure text in, text out; only `write` touches images/. The gate compares content, never
+Rendering is pure text in, text out; only `write` touches images/. The gate compares bytes, never
 times, and a file under images/ that no cell asks for is drift too.
 """
 
@@ -121,7 +121,7 @@ def drift(files: Mapping[str, str], folder: Path) -> Iterator[str]:
         path = folder / name
         if not path.is_file():
             yield f"{FOLDER}/{name}: missing"
-        elif path.read_text(encoding="utf-8") != text:
+        elif path.read_bytes() != text.encode():
             yield f"{FOLDER}/{name}: differs from what the matrix renders"
     folders = {parent.as_posix() for name in files for parent in Path(name).parents}
     for path in sorted(folder.rglob("*")):
@@ -141,11 +141,11 @@ def write(files: Mapping[str, str], folder: Path) -> int:
     changes = 0
     for name, text in files.items():
         path = folder / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+        if path.is_file() and path.read_bytes() == text.encode():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(text.encode())
         temporary.replace(path)
         changes += 1
     folders = {parent.as_posix() for name in files for parent in Path(name).parents}

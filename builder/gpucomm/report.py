@@ -1,4 +1,4 @@
-"""The table that ends every long command: cell, result, time, size, digest."""
+"""The table that ends `gpucomm build`: cell, result, time, size, digest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STYLE = {"failed": "red", "not reached": "yellow"}
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """The rows as a table of at most 80 columns for the longest cell ids."""
+    """The rows as a table; those of the real matrix fit into 100 columns."""
     result = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("cell", "result", "time", "size", "digest"):
         justify: Literal["left", "right"] = "right" if title in ("time", "size") else "left"
@@ -45,5 +45,6 @@ def table(rows: Iterable[Row]) -> Table:
 
 
 def show(console: Console, rows: Iterable[Row]) -> None:
-    """Print the table after an empty line."""
+    """Print an empty line, which parts it from the build's own lines, and the table."""
+    console.print()
     console.print(table(rows))

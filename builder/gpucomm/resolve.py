@@ -20,7 +20,7 @@ from uv import find_uv_bin
 
 from gpucomm import registry, render
 from gpucomm.cell import Cell, cells_of
-from gpucomm.errors import WorkFailed, WrongInput
+from gpucomm.errors import WorkFailed
 from gpucomm.lock import Lock, Wheel, cell_faults, faults_of, held, holds_for
 from gpucomm.schema import Matrix
 
@@ -148,7 +148,7 @@ def _as_pylock(wheels: tuple[Wheel, ...]) -> str:
 
 
 def _wheel(entry: Mapping[str, Any], python: str) -> Wheel:
-    """The best of a package's wheels for `python` on this platform."""
+    """The best of a package's wheels for `python` on this platform. Raises WorkFailed for none."""
     ranks = {tag: rank for rank, tag in enumerate(_tags(python))}
     best: tuple[int, Wheel] | None = None
     for item in entry.get("wheels", ()):
@@ -167,7 +167,7 @@ def _wheel(entry: Mapping[str, Any], python: str) -> Wheel:
         )
         best = rank, wheel
     if best is None:
-        raise WrongInput(f"{entry['name']} {entry['version']} has no wheel for Python {python}")
+        raise WorkFailed(f"{entry['name']} {entry['version']} has no wheel for Python {python}")
     return best[1]
 
 
@@ -183,6 +183,7 @@ def _tags(python: str) -> list[Tag]:
     glibc = int(PLATFORM.rsplit("_", 1)[1])
     platforms = [f"manylinux_2_{n}_x86_64" for n in range(glibc, 4, -1)]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+    platforms += ["linux_x86_64"]  # names no glibc; uv takes it, and older CPU wheels of torch are
     return [
         *cpython_tags((major, minor), platforms=platforms),
         *compatible_tags((major, minor), f"cp{major}{minor}", platforms=platforms),

@@ -6,6 +6,7 @@ line, belong to matrix.py.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -29,8 +30,20 @@ def _specifier(text: str) -> str:
     return text
 
 
+_REPOSITORY = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+")
+
+
+def repository_name(text: str) -> str:
+    """`text` if it is `host[:port]/path` without a tag, else ValueError. REGISTRY is held to it."""
+    if not _REPOSITORY.fullmatch(text):
+        example = "127.0.0.1:5000/gpucomm"
+        raise ValueError(f"{text!r} is not host[:port]/name in lower case, such as {example}")
+    return text
+
+
 VersionText = Annotated[str, AfterValidator(_version)]
 SpecifierText = Annotated[str, AfterValidator(_specifier)]
+Repository = Annotated[str, AfterValidator(repository_name)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.+-]*$")]
 
 
@@ -97,7 +110,7 @@ class Matrix(Model):
     """The whole of matrix.yaml."""
 
     version: Literal[1]
-    registry: str
+    registry: Repository
     source: str
     source_date_epoch: int
     pytorch_index: str

@@ -40,7 +40,14 @@ def select_one(matrix: Matrix, selector: str) -> Cell:
 
 def _split(selector: str) -> list[str]:
     """Split at the commas that are not inside braces."""
-    parts = [part.strip() for part in re.split(r",(?![^{]*\})", selector)]
+    depth, pieces = 0, [""]
+    for char in selector:
+        depth = max(depth + {"{": 1, "}": -1}.get(char, 0), 0)
+        if char == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += char
+    parts = [piece.strip() for piece in pieces]
     if not all(parts):
         raise WrongInput(f"TARGET {selector!r} has an empty part")
     return parts

@@ -21,6 +21,7 @@ from gpucomm.errors import WorkFailed
 from gpucomm.places import Places
 from gpucomm.project import Project
 from gpucomm.render import labels_of
+from gpucomm.schema import Line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,18 @@ def suite_hash(project: Project, cell: Cell) -> str:
     expected = {
         "cell": asdict(cell),
         "labels": labels_of(matrix, cell),
-        "line": matrix.lines[cell.line].model_dump(),
+        "line": _line_facts(matrix.lines[cell.line], cell),
         "wheels": [wheel.pin for wheel in project.wheels(cell)],
     }
     digest.update(json.dumps(expected, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def _line_facts(line: Line, cell: Cell) -> dict[str, object]:
+    """What a line says of `cell`: a torch, an NCCL or a flavor beside it changes nothing here."""
+    own = line.model_dump(exclude={"torch", "flavors", "size_budget_mb", "nccl_overrides"})
+    torch = line.torch[cell.torch].model_dump()
+    return own | {"torch": torch, "size_budget_mb": line.size_budget_mb[cell.flavor]}
 
 
 def _record(places: Places, image: str, suite: str) -> Path:
@@ -74,8 +82,10 @@ def record(places: Places, verified: Verified, suite: str) -> None:
     temporary.replace(path)
 
 
-def verify(project: Project, cell: Cell, image: str) -> Verified:
+def verify(project: Project, cell: Cell, image: str, only: str | None = None) -> Verified:
     """Run the image tests against `image` (a digest), record a pass.
+
+    `only` picks tests as pytest's -k does; such a partial run is never recorded.
 
     Raises WorkFailed that names every failed test and the log.
     """
@@ -87,6 +97,7 @@ def verify(project: Project, cell: Cell, image: str) -> Verified:
     command = [
         sys.executable, "-m", "pytest", str(places.image_tests), "--rootdir", str(places.root),
         "--image", image, "--cell", cell.id, "--report", str(report), "-q",
+        *(["-k", only] if only else []),
     ]  # fmt: skip
     started = time.monotonic()
     with log.open("wb") as output:
@@ -106,5 +117,6 @@ def verify(project: Project, cell: Cell, image: str) -> Verified:
     result = Verified(
         image=image, cell=cell.id, seconds=round(seconds, 1), passed=len(outcome["passed"])
     )
-    record(places, result, suite)
+    if only is None:
+        record(places, result, suite)
     return result

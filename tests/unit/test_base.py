@@ -223,8 +223,22 @@ def test_a_record_cut_short_is_made_again(mmdebstrap: Fake, tmp_path: Path) -> N
     first = bootstrap(tmp_path / "bases")
     record = Path(first.context).parent / "base.json"
     assert json.loads(record.read_text())["sha256"]
-    record.write_text("")
-    assert bootstrap(tmp_path / "bases") == first
+    whole = record.read_text()
+    for broken in ("", whole[:20], "[]", "{}"):
+        record.write_text(broken)
+        assert bootstrap(tmp_path / "bases") == first
+        assert record.read_text() == whole
+    assert len(mmdebstrap.calls) == 5
+
+
+def test_a_tar_cut_short_is_made_again(mmdebstrap: Fake, tmp_path: Path) -> None:
+    tar = Path(bootstrap(tmp_path / "bases").context) / "base.tar"
+    tar.write_bytes(b"the root")
+    bootstrap(tmp_path / "bases")
+    assert tar.read_bytes() == b"the root file system"
+    tar.unlink()
+    bootstrap(tmp_path / "bases")
+    assert tar.is_file()
 
 
 def test_mmdebstrap_is_installed_where_that_is_allowed(

@@ -92,12 +92,20 @@ def test_the_index_of_pips_files_comes_last() -> None:
 def test_a_named_index_of_uv_is_a_plain_one_for_pip() -> None:
     """uv takes NAME=URL in UV_INDEX, pip does not."""
     text = environment_text({"UV_INDEX": "internal=https://two.example/s"}, ca=False, index=None)
-    assert exported(text)["PIP_EXTRA_INDEX_URL"] == "https://two.example/s"
+    assert exported(text) == {
+        "PIP_EXTRA_INDEX_URL": "https://two.example/s",
+        "UV_INDEX": "internal=https://two.example/s",
+    }
+    url = "https://two.example/s?token=a=b"
+    text = environment_text({"UV_INDEX": url}, ca=False, index=None)
+    assert exported(text) == {"PIP_EXTRA_INDEX_URL": url, "UV_INDEX": url}
 
 
 def test_a_named_folder_of_this_machine_is_dropped() -> None:
-    text = environment_text({"UV_INDEX": "internal=file:///srv/wheels"}, ca=False, index=None)
-    assert exported(text) == {}
+    for folder in ("file:///srv/wheels", "/srv/wheels", "./wheels"):
+        for name in ("", "internal="):
+            text = environment_text({"UV_INDEX": f"{name}{folder}"}, ca=False, index=None)
+            assert exported(text) == {}
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "no_proxy", "all_proxy"])
@@ -173,6 +181,8 @@ def test_on_ubuntu_the_sources_of_the_image_hold(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(apt, "os_release", lambda: release)
     monkeypatch.setattr(apt, "machine_sources", lambda: [UBUNTU])
     assert buildsecrets.machine_apt_sources("bookworm", None) == []
+    monkeypatch.setattr(apt, "machine_sources", lambda: [UBUNTU, DEBIAN])
+    assert len(buildsecrets.machine_apt_sources("bookworm", None)) == 2
 
 
 def test_on_debian_the_machines_own_release_names_its_mirror(

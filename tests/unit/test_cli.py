@@ -248,6 +248,36 @@ def test_render_makes_images_from_nothing(run: Run, small_project: Project) -> N
     assert run("render", "--check").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        ("cpu", ["--apt-mirror", "mirror.example"], "--apt-mirror 'mirror.example' is not a URL"),
+        ("all", ["--wheelhouse", "."], "WHEELHOUSE . has no torch-2.13.0+cpu-py3-none-any.whl"),
+    ],
+)
+def test_a_wrong_option_of_build_is_said_before_anything_is_done(
+    target: str, options: list[str], said: str, run: Run, small_project: Project
+) -> None:
+    images = small_project.places.images
+    shutil.rmtree(images)
+    done = run("build", target, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"gpucomm: {said}")
+    assert not images.exists()
+
+
+def test_a_missing_ca_of_the_environment_is_said_before_anything_is_done(
+    run: Run, small_project: Project, no_engine: pytest.MonkeyPatch
+) -> None:
+    no_engine.setenv("SSL_CERT_FILE", "/absent.pem")
+    shutil.rmtree(small_project.places.images)
+    done = run("build", "all")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "/absent.pem (SSL_CERT_FILE or its kin) cannot be read" in done.stderr
+    assert not small_project.places.images.exists()
+
+
 def test_no_engine_is_unusable(run: Run) -> None:
     for command in ("test-image", "push", "pull", "run", "selftest", "build", "clean"):
         done = run(command, "cpu")

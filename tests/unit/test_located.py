@@ -133,11 +133,42 @@ def test_an_odd_scalar_is_data_or_a_fault_with_its_line_never_a_traceback(text: 
     assert found.faults == () or found.faults[0].startswith("matrix.yaml:2: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a: 1\nb: 010\n", "2: b: 010 cannot be read as int; quote it"),
+        ("a: 1\nb: -.inf\n", "2: b: -.inf cannot be read as float; quote it"),
+        ("a: 1\nb: 1e999\n", "2: b: 1e999 cannot be read as float; quote it"),
+        ("a: 1\nb: !!bool maybe\n", "2: b: maybe cannot be read as bool; quote it"),
+        ("a: 1\nb: !!null word\n", "2: b: word cannot be read as null; quote it"),
+        (f"a: 1\nb: {'9' * 5000}\n", f"2: b: {'9' * 5000} cannot be read as int; quote it"),
+        ("a: 1\nb:\n  c: &c\n    - 1\n    - *c\n", "3: b.c.1: an alias of what it stands in"),
+        ("a: 1\nb: x\x07y\n", "2: not valid YAML: the control character 0x07"),
+        ("é: 1\n\n\nb: \x00\n", "4: not valid YAML: the control character 0x00"),
+        ("a: " + "[" * 5000, "1: nested too deeply"),
+    ],
+)
+def test_an_odd_scalar_is_named(text: str, fault: str) -> None:
+    assert located.parse(text, "matrix.yaml").faults == (f"matrix.yaml:{fault}",)
+
+
+def test_an_escape_of_no_character_is_a_fault() -> None:
+    (fault,) = located.parse('a: 1\nb: "\\UFFFFFFFF"\n', "matrix.yaml").faults
+    assert fault == "matrix.yaml:2: not valid YAML: an escape that names no character"
+
+
+def test_an_anchor_may_be_used_often_and_defined_again() -> None:
+    found = located.parse("a: &x [1]\nb: [*x, *x]\nc: &x 2\nd: *x\n", "matrix.yaml")
+    assert found.faults == ()
+    assert found.data == {"a": [1], "b": [[1], [1]], "c": 2, "d": 2}
+
+
 @pytest.mark.parametrize("text", ["a: 1\n? [x, y]\n: z\n", "a: 1\n{{ name }}: z\n"])
 def test_a_key_that_is_a_collection_is_named_without_internals(text: str) -> None:
     faults = located.parse(text, "matrix.yaml").faults
     assert faults
     assert all(fault.startswith("matrix.yaml:2: ") for fault in faults)
+    assert faults[0].endswith("a key that is a list or a mapping; quote it")
     assert "Node(" not in "".join(faults)
 
 

@@ -206,6 +206,17 @@ def test_a_cuda_build_of_torch_is_refused_on_a_cpu_line(
     assert list(locks.faults_of(small, wrong)), "the gate takes CUDA wheels for the CPU line"
 
 
+@pytest.mark.parametrize(
+    ("version", "sign"), [("2.13.0+cu128", "+cu128"), ("2.13.0+cu118", "+cu118")]
+)
+def test_a_cuda_build_without_nvidias_wheels_is_known_by_its_version(
+    version: str, sign: str, small: Matrix, small_lock: Lock
+) -> None:
+    wrong = with_version(small_lock, CPU, "torch", version)
+    (fault,) = locks.faults_of(small, wrong)
+    assert fault == f"{CPU}: torch is a CUDA build ({sign}), the line is CPU"
+
+
 def test_missing_and_stray_entries_are_named_at_once(small: Matrix, small_lock: Lock) -> None:
     cells = dict(small_lock.cells)
     cells["cu124-torch9"] = cells.pop(T24)

@@ -288,6 +288,7 @@ def test_an_nccl_override_on_a_cpu_line_is_reported(
     [
         ('nccl_overrides: ["2.21.5"]', 'nccl_overrides: ["2.21.5", "2.21.5"]'),
         ("flavors: [runtime, slim]", "flavors: [runtime, slim, slim]"),
+        ('nccl_overrides: ["2.21.5"]', 'nccl_overrides: ["2.21.5", "2.21.5.0"]'),
     ],
 )
 def test_a_value_given_twice_is_reported(
@@ -305,6 +306,13 @@ def test_a_hold_on_the_cuda_version_of_a_cpu_line_is_reported(
     (fault,) = faults_in(parse_matrix, text)
     assert fault.startswith("matrix.yaml:")
     assert "holds" in fault
+
+
+def test_a_hold_on_the_cuda_version_may_leave_cpu_lines_out_by_torch(
+    parse_matrix: ParseMatrix, small_text: str
+) -> None:
+    text = small_text.replace('lines: ["cu12*"]', 'torch: "<2.5"')
+    assert parse_matrix(text).holds[0].lines == ["*"]
 
 
 def test_a_wrong_registry_is_reported_with_its_line(

@@ -253,6 +253,33 @@ def test_progress_of_another_shape_does_not_end_the_build(event: dict[str, Any])
     Progress().feed(json.dumps(event))
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+    | st.sampled_from(["sha256:t", "2026-01-01T00:00:01Z", "0001-01-01T00:00:00", "QUJD"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(
+            ["vertexes", "statuses", "logs", "vertex", "digest", "name", "started", "completed",
+             "cached", "error", "id", "current", "data"]
+        ),
+        inner, max_size=5,
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(rows=st.dictionaries(st.sampled_from(["vertexes", "statuses", "logs"]), JSON))
+def test_no_json_ends_the_build(rows: dict[str, Any]) -> None:
+    found = fed(BUILD)
+    found.feed(json.dumps(rows))
+    for line in found.lines(ZERO):
+        format_line(line, 100)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"vertexes": ' + "9" * 5000 + "}"])
+def test_json_beyond_pythons_limits_does_not_end_the_build(line: str) -> None:
+    assert Progress().feed(line) == [line]
+
+
 # ---------------------------------------------------------------- how it is shown
 
 

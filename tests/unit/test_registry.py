@@ -230,6 +230,45 @@ def test_a_failure_has_its_class_and_its_advice(
     assert REFERENCE in fault
 
 
+SIGNED = "https://cdn.example/blobs/sha256/aa/data?X-Amz-Signature=secret&X-Amz-Date=1"
+
+
+@pytest.mark.parametrize("verb", ["push", "pull", "lock"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        f'failed to copy: httpReadSeeker: Get "{SIGNED}": EOF',
+        f'Get "{SIGNED}": dial tcp: lookup cdn.example: no such host',
+        f"denied: {SIGNED}",
+        f"{SIGNED}\n{SIGNED}, {SIGNED}",
+    ],
+)
+def test_no_query_of_a_url_is_printed(message: str, verb: str) -> None:
+    (fault,) = registry.failure(REFERENCE, message, verb).faults
+    assert "secret" not in fault
+    assert "X-Amz" not in fault
+    assert "https://cdn.example/blobs/sha256/aa/data" in fault
+    assert "\n" not in fault
+
+
+@pytest.mark.parametrize(
+    "cause", ["EOF", "no such host", "unauthorized", "x509: certificate of an unknown authority"]
+)
+def test_a_long_message_is_cut_in_its_middle(cause: str) -> None:
+    message = f"failed to do request: {'very ' * 400}long: {cause}"
+    (fault,) = registry.failure(REFERENCE, message, "push").faults
+    assert len(fault) <= 300
+    assert fault.startswith(f"push {REFERENCE}: ")
+    assert "failed to do request" in fault
+    assert cause in fault
+    assert "…" in fault
+
+
+def test_what_is_cut_out_still_decides_the_class() -> None:
+    message = f"{'x' * 400} connection refused {'y' * 400}"
+    assert type(registry.failure(REFERENCE, message, "push")) is Unusable
+
+
 class Images:
     """The part of the docker client that push and pull use."""
 

@@ -26,6 +26,15 @@ def shown(rows: list[Row], *, terminal: bool = False, width: int = 100) -> list[
     return [line for line in text.getvalue().splitlines() if line.strip()]
 
 
+def test_an_empty_line_parts_the_table_from_what_came_before() -> None:
+    text = io.StringIO()
+    report.show(Console(file=text, width=100), ROWS)
+    first, second, *rest = text.getvalue().splitlines()
+    assert first == ""
+    assert second.startswith("cell ")
+    assert len(rest) == len(ROWS)
+
+
 def test_a_row_has_result_time_size_and_short_digest() -> None:
     lines = shown(ROWS)
     assert lines[0].split() == ["cell", "result", "time", "size", "digest"]

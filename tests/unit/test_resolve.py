@@ -245,6 +245,8 @@ def test_the_best_wheel_for_the_python_of_the_image_is_taken(wheels: Wheels, one
         (["py2.py3-none-any"], 0),
         (["cp311-none-any", "py3-none-any"], 0),
         (["cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"], 0),
+        (["cp311-cp311-linux_x86_64"], 0),
+        (["cp311-cp311-linux_x86_64", "cp311-cp311-manylinux1_x86_64"], 1),
     ],
 )
 def test_wheel_choice_by_tags(tags: list[str], best: int) -> None:
@@ -259,6 +261,17 @@ def test_wheel_choice_by_tags(tags: list[str], best: int) -> None:
             ],
         }
         assert resolve._wheel(entry, "3.11").file == files[best]
+
+
+def test_a_package_without_a_fitting_wheel_is_a_fault_of_its_cell(
+    wheels: Wheels, one: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A platform that uv takes and these tags do not have must not hide the other cells."""
+    monkeypatch.setattr(resolve, "_tags", lambda _: [])
+    with pytest.raises(WorkFailed) as caught:
+        resolved(one)
+    assert [fault.split(": ")[0] for fault in caught.value.faults] == [T24, OVERRIDDEN]
+    assert all("has no wheel for Python 3.11" in fault for fault in caught.value.faults)
 
 
 def test_a_wheel_that_uv_takes_is_taken_or_the_fault_names_the_cell(

@@ -105,6 +105,25 @@ def test_nothing_else_is_another_suite(
     assert suite_hash(replace(other, places=elsewhere), cell) == before
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param('"2.2.2": {nccl: "2.19.3"}', '"2.2.2": {nccl: "2.19.9"}', id="other-nccl"),
+        pytest.param('      "2.2.2": {nccl: "2.19.3"}\n', "", id="torch-gone"),
+        pytest.param("slim: 5600", "slim: 5700", id="other-budget"),
+        pytest.param('nccl_overrides: ["2.21.5"]', "nccl_overrides: []", id="override-gone"),
+        pytest.param("flavors: [runtime, slim]", "flavors: [slim, runtime]", id="flavors"),
+    ],
+)
+def test_what_a_line_says_of_other_cells_is_not_another_suite(
+    old: str, new: str, small_project: Project, cell: Cell, small_text: str,
+    parse_matrix: ParseMatrix,
+) -> None:  # fmt: skip
+    assert small_text.count(old) == 1
+    changed = replace(small_project, matrix=parse_matrix(small_text.replace(old, new)))
+    assert suite_hash(changed, cell) == suite_hash(small_project, cell)
+
+
 def test_a_slim_image_is_not_verified_again_for_a_wheel_that_it_leaves_out(
     small_project: Project, small: Matrix
 ) -> None:

@@ -1,0 +1,286 @@
+"""Faults planted in the real cu121 images, and what people build on top of them.
+
+The images are the real ones; each fault is a small layer on top, tagged by hand under a registry
+name of the test. Everything that a test tags is removed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gpucomm import buildsecrets, engine
+from gpucomm import project as projects
+from gpucomm.cell import cells_of
+from gpucomm.selector import select_one
+
+pytestmark = [pytest.mark.engine, pytest.mark.heavy]
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUCOMM = Path(sys.executable).parent / "gpucomm"
+PROJECT = projects.load(start=ROOT)
+CELL = select_one(PROJECT.matrix, "cu121")
+OTHER = next(
+    cell
+    for cell in cells_of(PROJECT.matrix)
+    if (cell.line, cell.torch, cell.flavor) == (CELL.line, CELL.torch, CELL.flavor)
+    and cell.nccl_overridden
+)
+BUNDLED, OVERRIDDEN = CELL.id, OTHER.id
+NCCL = PROJECT.matrix.lines[CELL.line].nccl_wheel or ""
+SITE = f"/opt/venv/lib/python{CELL.python}/site-packages"
+
+Child = Callable[..., str]
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(GPUCOMM), *arguments],
+        cwd=ROOT,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def overridden_image(real_image: str) -> str:
+    """The cell whose NCCL is not torch's own: one more layer than `real_image`."""
+    built = run("build", OVERRIDDEN)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return run("image", OVERRIDDEN).stdout.strip()
+
+
+@pytest.fixture
+def repository() -> Iterator[str]:
+    """A registry name that only this test uses; its local tags are removed afterwards."""
+    name = f"127.0.0.1:1/gpucomm-{secrets.token_hex(6)}"
+    yield name
+    with closing(engine.client()) as client:
+        for image in client.api.images(name=name):
+            for tag in image["RepoTags"]:
+                client.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def child(tmp_path: Path, repository: str) -> Child:
+    """Build `FROM image` + lines under a tag; fails the test with the build's output."""
+
+    def build(image: str, lines: str, tag: str, ok: bool = True) -> str:
+        (tmp_path / "Dockerfile").write_text(f"FROM {image}\n{lines}")
+        lent = buildsecrets.gather(release="bookworm", ca=None, apt_mirror=None)
+        with lent.on_disk() as files:
+            done = subprocess.run(
+                [
+                    "docker", "buildx", "build", "--quiet", "--provenance=false", "--load",
+                    *(f"--secret=id={name},src={path}" for name, path in files.items()),
+                    "--tag", f"{repository}:{tag}", str(tmp_path),
+                ],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        assert (done.returncode == 0) == ok, done.stderr
+        return f"{repository}:{tag}" if ok else done.stderr
+
+    return build
+
+
+def failed_tests(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """The files of the image tests that `gpucomm test-image` reported as failed."""
+    lines = [line.split(": ") for line in done.stderr.splitlines() if ".py::" in line]
+    return {parts[2].split("::")[0] for parts in lines}
+
+
+def test_building_again_does_nothing(real_image: str) -> None:
+    done = run("build", "cu121")
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith(f"{BUNDLED} "))
+    assert "up to date" in row
+    assert "verify" not in done.stdout
+
+
+def test_another_nccl_fails_the_nccl_tests_and_no_others(real_image: str, repository: str) -> None:
+    """The image with the bundled NCCL, tagged by hand as the cell of the override."""
+    with closing(engine.client()) as client:
+        client.images.get(real_image).tag(repository, OVERRIDDEN)
+    done = run("test-image", OVERRIDDEN, REGISTRY=repository)
+    assert done.returncode == 1
+    assert failed_tests(done) == {"test_nccl.py"}
+    assert "test_loaded_version: " in done.stderr.replace("AssertionError: ", "")
+
+
+def test_a_second_dist_info_fails(real_image: str, child: Child, repository: str) -> None:
+    stem = f"{SITE}/{NCCL.replace('-', '_')}"
+    copy = f"cp -r {stem}-{CELL.nccl}.dist-info {stem}-1.0.dist-info"
+    rename = f"sed -i 's/^Version: .*/Version: 1.0/' {stem}-1.0.dist-info/METADATA"
+    child(real_image, f"USER root\nRUN {copy} && {rename}\nUSER 1000:1000\n", BUNDLED)
+    done = run("test-image", BUNDLED, REGISTRY=repository)
+    assert done.returncode == 1
+    assert failed_tests(done) == {"test_nccl.py"}
+    assert "test_one_dist_info_of_that_version" in done.stderr
+
+
+def test_an_import_that_prints_fails(real_image: str, child: Child, repository: str) -> None:
+    line = "import sys; print('noise', file=sys.stderr)"
+    script = f'sed -i "1i {line}" {SITE}/torch/version.py && rm {SITE}/torch/__pycache__/version.*'
+    child(real_image, f"USER root\nRUN {script}\nUSER 1000:1000\n", BUNDLED)
+    done = run("test-image", BUNDLED, "--only", "test_torch", REGISTRY=repository)
+    assert done.returncode == 1
+    assert "test_import_is_silent" in done.stderr
+
+
+# ---------------------------------------------------------------- child images
+
+
+def wheel(folder: Path, name: str, version: str, *requires: str, files: dict[str, str]) -> None:
+    """A small real wheel, with the hashes that a record needs."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {item}\n" for item in requires)
+    about = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content = {
+        **files,
+        f"{stem}.dist-info/METADATA": metadata,
+        f"{stem}.dist-info/WHEEL": about,
+    }
+    record = f"{stem}.dist-info/RECORD"
+    rows = "".join(
+        f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in content.items()
+    )
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in {**content, record: f"{rows}{record},,\n"}.items():
+            archive.writestr(path, text)
+
+
+def _digest(text: str) -> str:
+    raw = hashlib.sha256(text.encode()).digest()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A package that depends on torch, and the NCCL that torch's own metadata would put back."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    wheel(folder, "needs-torch", "1.0", "torch>=2", files={"needs_torch.py": "import torch\n"})
+    wheel(folder, NCCL, str(CELL.nccl), files={"nvidia/nccl/lib/libnccl.so.2": "no ELF"})
+    return folder
+
+
+INSTALL = """COPY wheels /wheels
+USER root
+RUN {prefix} uv pip install --no-index --find-links /wheels needs-torch
+USER 1000:1000
+"""
+
+
+def nccl_of(image: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version('{NCCL}'))"
+    argv = ["docker", "run", "--rm", image, "python", "-c", code]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_uv_in_a_child_image_keeps_the_cells_nccl(
+    overridden_image: str, child: Child, wheels: Path, repository: str
+) -> None:
+    image = child(overridden_image, INSTALL.format(prefix=""), OVERRIDDEN)
+    assert nccl_of(image) == OTHER.nccl
+    done = run("test-image", OVERRIDDEN, "--only", "nccl", REGISTRY=repository)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_pins_the_bundled_nccl_would_come_back(
+    overridden_image: str, child: Child, wheels: Path
+) -> None:
+    """The control arm: what the environment of the image prevents does happen without it."""
+    bare = "env -u UV_OVERRIDE -u UV_CONSTRAINT"
+    image = child(overridden_image, INSTALL.format(prefix=bare), "bare")
+    assert nccl_of(image) == CELL.nccl
+
+
+def test_pip_in_a_child_image_refuses_to_replace_nccl(
+    overridden_image: str, child: Child, wheels: Path
+) -> None:
+    lines = """COPY wheels /wheels
+USER root
+RUN --mount=type=secret,id=env --mount=type=secret,id=ca,target=/run/gpucomm/ca.crt \\
+    if [ -s /run/secrets/env ]; then . /run/secrets/env; fi; uv pip install --quiet pip
+RUN pip install --no-index --find-links /wheels needs-torch
+"""
+    said = child(overridden_image, lines, "pip", ok=False)
+    assert "ResolutionImpossible" in said
+    assert NCCL in said
+
+
+# ---------------------------------------------------------------- other cells and interrupts
+
+
+def test_the_cpu_cell_is_built_from_a_wheelhouse() -> None:
+    folders = os.environ.get("WHEELHOUSE") or os.environ.get("PIP_FIND_LINKS", "")
+    cell = select_one(PROJECT.matrix, "cpu")
+    torch = next(wheel for wheel in PROJECT.wheels(cell) if wheel.name == "torch")
+    found = [folder for folder in folders.split() if (Path(folder) / torch.file).is_file()]
+    if not found:
+        pytest.skip(f"no wheelhouse with {torch.file}: name one in WHEELHOUSE")
+    built = run("build", "cpu", WHEELHOUSE=found[0])
+    assert built.returncode == 0, built.stdout + built.stderr
+    tested = run("selftest", "cpu")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "gloo" in tested.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_build_and_its_children(
+    real_image: str, repository: str, number: signal.Signals
+) -> None:
+    """An unknown registry name makes the export start over; the interrupt comes in the middle."""
+    process = subprocess.Popen(
+        [str(GPUCOMM), "build", "cu121"],
+        cwd=ROOT,
+        env=os.environ | {"REGISTRY": repository},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not _children(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert _children(process.pid), "buildx was never started"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "interrupted" in err
+    assert _children(process.pid) == []
+    with closing(engine.client()) as client:
+        tags = [tag for image in client.api.images(name=repository) for tag in image["RepoTags"]]
+    assert f"{repository}:{BUNDLED}" not in tags
+
+
+def _children(parent: int) -> list[int]:
+    """Processes named buildx that descend from `parent`, or did and were left behind."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+            status = (entry / "status").read_text()
+        except OSError:
+            continue
+        if b"buildx" in command and f"\nPPid:\t{parent}\n" in status and b"bake" in command:
+            found.append(int(entry.name))
+    return found
