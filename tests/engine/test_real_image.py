@@ -86,7 +86,8 @@ def child(tmp_path: Path, repository: str) -> Child:
         with lent.on_disk() as files:
             done = subprocess.run(
                 [
-                    "docker", "buildx", "build", "--quiet", "--provenance=false", "--load",
+                    "docker", "buildx", "build", "--progress=plain",
+                    "--provenance=false", "--load",
                     *(f"--secret=id={name},src={path}" for name, path in files.items()),
                     "--tag", f"{repository}:{tag}", str(tmp_path),
                 ],
