@@ -164,7 +164,9 @@ def engine() -> None:
 def ensure() -> None:
     """Use the engine that answers, else install and start one (ENGINE=none forbids that)."""
     info = engines.ensure(say)
+    limit = engines.cache_limit() or "not told"
     say(f"Docker {info.version}, buildx {info.buildx}, store {info.storage_driver}")
+    say(f"build cache kept: {limit}")
 
 
 @gpucomm.command(name="test-image")

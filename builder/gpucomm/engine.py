@@ -60,7 +60,6 @@ class EngineInfo:
     storage_driver: str
     containerd_store: bool
     root_dir: Path
-    gc_limit: str | None
     started_by_us: bool
     nvidia: bool
 
@@ -286,6 +285,11 @@ def _nvidia(info: Mapping[str, Any]) -> bool:
     )
 
 
+def cache_limit(env: Mapping[str, str] = os.environ) -> str | None:
+    """How much build cache the engine keeps, as buildx tells it: below it shared stages go."""
+    return daemon.parse_gc_limit(_output(["docker", "buildx", "inspect"], env))
+
+
 def probe(env: Mapping[str, str] = os.environ, config: DaemonConfig = SYSTEM) -> EngineInfo | None:
     """The engine that answers within ANSWER_TIMEOUT, or None. Changes nothing."""
     try:
@@ -305,9 +309,6 @@ def probe(env: Mapping[str, str] = os.environ, config: DaemonConfig = SYSTEM) ->
         storage_driver=str(info.get("Driver", "")),
         containerd_store=store == "io.containerd.snapshotter.v1",
         root_dir=Path(str(info.get("DockerRootDir", ""))),
-        gc_limit=daemon.parse_gc_limit(_output(["docker", "buildx", "inspect"], env))
-        if words
-        else None,
         started_by_us=local and daemon.started_by_us(config),
         nvidia=_nvidia(info),
     )

@@ -68,7 +68,6 @@ FIT = EngineInfo(
     storage_driver="overlayfs",
     containerd_store=True,
     root_dir=Path("/var/lib/docker"),
-    gc_limit=None,
     started_by_us=False,
     nvidia=False,
 )
