@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from gpucomm import engine
 from gpucomm.base import Base
 from gpucomm.buildsecrets import PROXY_VARIABLES, BuildSecrets
 from gpucomm.cell import Cell
+from gpucomm.child import running
 from gpucomm.errors import Unusable, WorkFailed
 from gpucomm.places import Places
 from gpucomm.progress import LOG_TAIL, Progress, show
@@ -29,7 +29,6 @@ BASE_TARGET = "base"
 IMAGE_TARGET = "image"  # a cell id has dots, which bake does not take in a name
 # Loading compresses and unpacks again: zstd at level 1 takes 0.37 of the time of gzip (BENCHMARKS).
 OUTPUT = "type=image,unpack=true,compression=zstd,compression-level=1,oci-mediatypes=true"
-GRACE = 15.0  # seconds that buildx gets to end after an interrupt
 
 
 def bake_file(
@@ -117,39 +116,17 @@ def bake(
             *(f"--allow=fs.read={path}" for path in readable if path and path.is_absolute()),
             IMAGE_TARGET,
         ]  # fmt: skip
-        with log.open("w", encoding="utf-8") as stream, show(console, stream) as shower:
-            code = _run(command, shower.feed)
-        if code != 0:
-            raise _failure(cell, code, shower.progress, log)
+        # --progress=rawjson goes to stderr; stdout stays empty.
+        with (
+            log.open("w", encoding="utf-8") as stream,
+            show(console, stream) as shower,
+            running(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process,
+        ):
+            for line in process.stderr or ():
+                shower.feed(line)
+        if process.returncode != 0:
+            raise _failure(cell, process.returncode, shower.progress, log)
         return str(json.loads(metadata.read_text())[IMAGE_TARGET]["containerimage.digest"])
-
-
-def _run(command: list[str], feed: Any) -> int:
-    """Run buildx in its own session; an interrupt reaches it once and it is waited for."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    if process.stderr is None:
-        raise AssertionError("stderr was asked for")
-    try:
-        with process.stderr:
-            for line in process.stderr:
-                feed(line)
-        return process.wait()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        raise
 
 
 def _failure(cell: Cell, code: int, progress: Progress, log: Path) -> WorkFailed | Unusable:

@@ -119,7 +119,10 @@ def build(
     any cell failed.
     """
     check_options(project, cells, options)
-    say = lambda text: console.print(text, markup=False, highlight=False)  # noqa: E731
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
     if changed := render.write(project.rendered(), project.places.images):
         say(f"rendered {changed} files under {render.FOLDER}/")
     info = engine.ensure(say)

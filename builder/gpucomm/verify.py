@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpucomm.cell import Cell
+from gpucomm.child import running
 from gpucomm.errors import WorkFailed
 from gpucomm.places import Places
 from gpucomm.project import Project
@@ -101,10 +102,13 @@ def verify(project: Project, cell: Cell, image: str, only: str | None = None) ->
     ]  # fmt: skip
     started = time.monotonic()
     with log.open("wb") as output:
-        code = subprocess.run(
-            command, cwd=places.root, stdout=output, stderr=subprocess.STDOUT, check=False,
-            stdin=subprocess.DEVNULL, env=os.environ | {"COLUMNS": "100"},
-        ).returncode  # fmt: skip
+        # Interrupted, pytest still stops the containers that it started.
+        environ = os.environ | {"COLUMNS": "100"}
+        with running(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=places.root, env=environ
+        ) as process:
+            process.wait()
+    code = process.returncode
     seconds = time.monotonic() - started
     try:
         outcome = json.loads(report.read_text(encoding="utf-8"))

@@ -271,6 +271,37 @@ def test_an_interrupt_ends_the_build_and_its_children(
     assert f"{repository}:{BUNDLED}" not in tags
 
 
+def test_an_interrupt_of_the_image_tests_leaves_no_container(
+    real_image: str, repository: str
+) -> None:
+    with closing(engine.client()) as client:
+        image = client.images.get(real_image)
+        image.tag(repository, BUNDLED)
+        of_image: dict[str, str | list[str] | bool] = {"ancestor": str(image.id)}
+        before = {c.id for c in client.containers.list(filters=of_image)}
+        process = subprocess.Popen(
+            [str(GPUCOMM), "test-image", BUNDLED, "--only", "hygiene"],
+            cwd=ROOT,
+            env=os.environ | {"REGISTRY": repository},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+        def ours() -> set[str]:
+            found = client.containers.list(filters=of_image)
+            return {c.id for c in found if c.id} - before
+
+        deadline = time.monotonic() + 60
+        while not ours() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert ours(), "the image tests never started a container"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert ours() == set()
+
+
 def _children(parent: int) -> list[int]:
     """Processes named buildx that descend from `parent`, or did and were left behind."""
     found = []
