@@ -29,20 +29,15 @@ time.sleep(60)
 
 def _interrupt(code: str, *arguments: str) -> tuple[str, int]:
     """Interrupt the block after the child's first line; returns that line and the exit status."""
-    line, status = "", 0
-    with (
-        pytest.raises(KeyboardInterrupt),
-        child.running(
-            [sys.executable, "-c", code, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        ) as process,
-    ):
-        assert process.stderr is not None
-        line = process.stderr.readline().strip()
-        raise KeyboardInterrupt
-    status = process.returncode
-    return line, status
+    command = [sys.executable, "-c", code, *arguments]
+    try:
+        with child.running(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline().strip()
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        return line, process.returncode
+    raise AssertionError("the interrupt was swallowed")
 
 
 def test_a_child_gets_to_clean_up(tmp_path: Path) -> None:
