@@ -104,7 +104,7 @@ def _cold_copy(places: Places, root: Path, token: str) -> Places:
     for path in (root / "images").rglob("Dockerfile"):
         text = path.read_text().replace("id=gpucomm-uv", f"id=gpucomm-bench-{token}")
         first = "FROM base AS system\n"
-        path.write_text(text.replace(first, f"{first}RUN : {token}\n"))
+        path.write_text(text.replace(first, f"{first}RUN echo {token} >/etc/bench\n"))
     return replace(places, root=root)
 
 

@@ -256,10 +256,7 @@ def test_an_interrupt_ends_the_build_and_its_children(
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not _children(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert _children(process.pid), "buildx was never started"
+    _wait_until(lambda: bool(_children(process.pid)), "buildx was started")
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -280,7 +277,7 @@ def test_an_interrupt_of_the_image_tests_leaves_no_container(
         of_image: dict[str, str | list[str] | bool] = {"ancestor": str(image.id)}
         before = {c.id for c in client.containers.list(filters=of_image)}
         process = subprocess.Popen(
-            [str(GPUCOMM), "test-image", BUNDLED, "--only", "hygiene"],
+            [str(GPUCOMM), "test-image", BUNDLED, "--only", "contract"],
             cwd=ROOT,
             env=os.environ | {"REGISTRY": repository},
             stdout=subprocess.DEVNULL,
@@ -292,14 +289,21 @@ def test_an_interrupt_of_the_image_tests_leaves_no_container(
             found = client.containers.list(filters=of_image)
             return {c.id for c in found if c.id} - before
 
-        deadline = time.monotonic() + 60
-        while not ours() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert ours(), "the image tests never started a container"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _wait_until(lambda: bool(ours()), "the image tests started a container")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
         assert process.returncode == 130, err
-        assert ours() == set()
+        _wait_until(lambda: not ours(), "the container was removed")
+
+
+def _wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
 
 
 def _children(parent: int) -> list[int]:
