@@ -24,6 +24,7 @@ from gpucomm.child import running
 from gpucomm.errors import Unusable, WorkFailed
 from gpucomm.places import Places
 from gpucomm.progress import LOG_TAIL, Progress, show
+from gpucomm.render import LABEL_PREFIX
 
 BASE_TARGET = "base"
 IMAGE_TARGET = "image"  # a cell id has dots, which bake does not take in a name
@@ -64,7 +65,7 @@ def bake_file(
             "dockerfile": "Dockerfile",
             "contexts": contexts,
             "args": args | proxies,
-            "labels": {"io.gpucomm.base": base.identity},
+            "labels": {f"{LABEL_PREFIX}.base": base.identity},
             "secret": [f"id={key},src={path}" for key, path in secrets.items()],
             "attest": ["type=provenance,disabled=true"],
             "output": [f"{OUTPUT},name={name}"],
