@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test test-image push pull run selftest list lint lock render engine clean relock
+.PHONY: help build test test-image test-matrix push pull run selftest list show why coverage lint lock render engine clean relock
 
 TARGET ?= cu121
 PYTHON ?= python3
@@ -25,6 +25,9 @@ test: .venv/ready ## lint, drift gate and every test
 test-image: .venv/ready ## run the image tests against the local images of TARGET
 	@$(GPUCOMM) test-image "$(TARGET)" $(ARGS)
 
+test-matrix: .venv/ready ## build and verify one real cell of every line, go on where it was interrupted
+	@$(GPUCOMM) sweep $(ARGS)
+
 push: .venv/ready ## send the verified images of TARGET to the registry
 	@$(GPUCOMM) push "$(TARGET)" $(ARGS)
 
@@ -39,6 +42,15 @@ selftest: .venv/ready ## run gpucomm-selftest in the image of TARGET
 
 list: .venv/ready ## list the cells of the matrix
 	@$(GPUCOMM) list $(ARGS)
+
+show: .venv/ready ## show everything about the cells of TARGET, and how to run them
+	@$(GPUCOMM) show "$(TARGET)" $(ARGS)
+
+why: .venv/ready ## say why TARGET is as it is, or why it cannot exist
+	@$(GPUCOMM) why "$(TARGET)" $(ARGS)
+
+coverage: .venv/ready ## report what no standard cell has
+	@$(GPUCOMM) coverage $(ARGS)
 
 lint: .venv/ready ## ruff, mypy, hadolint, shellcheck, workflow schema, zizmor, drift gate
 	@builder/lint

@@ -66,7 +66,7 @@ def main() -> int:
 
         def build_ours() -> object:
             return bake.bake(
-                cell, places, root,
+                cell, places, places.images / cell.id, root,
                 epoch=epoch, name=ours, secrets=lent, wheelhouse=None, console=console,
             )  # fmt: skip
 

@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
-GPUCOMM = Path(sys.executable).parent / "gpucomm"
-
-
-def gpucomm(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a person would, in the checkout."""
-    return subprocess.run(
-        [str(GPUCOMM), *arguments],
-        cwd=ROOT,
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+from tests.command import gpucomm
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ OUTPUT = "type=image,unpack=true,compression=zstd,compression-level=1,oci-mediat
 def bake_file(
     cell: Cell,
     places: Places,
+    recipe: Path,
     base: Base,
     *,
     epoch: int,
@@ -61,7 +62,7 @@ def bake_file(
         contexts["wheelhouse"] = str(wheelhouse)
     targets: dict[str, Any] = {
         IMAGE_TARGET: {
-            "context": str(places.images / cell.id),
+            "context": str(recipe),
             "dockerfile": "Dockerfile",
             "contexts": contexts,
             "args": args | proxies,
@@ -84,6 +85,7 @@ def bake_file(
 def bake(
     cell: Cell,
     places: Places,
+    recipe: Path,
     base: Base,
     *,
     epoch: int,
@@ -104,7 +106,7 @@ def bake(
         definition.write_text(
             json.dumps(
                 bake_file(
-                    cell, places, base,
+                    cell, places, recipe, base,
                     epoch=epoch, name=name, secrets=files, wheelhouse=wheelhouse,
                 ),
                 indent=1,

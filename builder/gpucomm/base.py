@@ -65,32 +65,43 @@ class Base:
 
 def choose(
     system: System,
+    image: str,
     name: str,
     digest: str | None,
     *,
     wanted: str,
     reach: Callable[[str], Reachable] = reachable,
 ) -> tuple[Literal["registry", "bootstrap"], str | None]:
-    """Which source of `system` to take, and what to say about it.
+    """Which source of `system` to take, and what to say about it. `image` is the registry's.
 
     `auto` takes the locked registry image, and bootstraps when its registry cannot be reached at
     all or the lock holds no digest for it.
     """
-    if wanted == "bootstrap":
+    only = None
+    if system.distribution != "debian":
+        only = f"{system.release} cannot be bootstrapped here"
+    elif image != system.image:
+        only = "a bootstrapped Debian has no such toolkit"
+    if wanted == "bootstrap" and only is None:
         return "bootstrap", None
+    if wanted == "bootstrap":
+        raise WrongInput(f"base {name}: {only}; it comes from {image}: take --base registry")
     if digest is None:
-        if wanted == "registry":
-            raise WrongInput(f"the lock has no digest of {system.image}: run gpucomm lock")
-        return "bootstrap", f"base {name}: bootstrapped, the lock has no digest of {system.image}"
-    answer = reach(system.image)
-    if answer.ok or wanted == "registry":
+        if wanted == "registry" or only:
+            raise WrongInput(
+                f"base {name}: the lock has no digest of {image}: run gpucomm lock where its "
+                "registry can be reached"
+            )
+        return "bootstrap", f"base {name}: bootstrapped, the lock has no digest of {image}"
+    answer = reach(image)
+    if answer.ok or wanted == "registry" or only:
         return "registry", None
     return "bootstrap", f"base {name}: bootstrapped, {answer.reason}"
 
 
-def registry_base(system: System, digest: str) -> Base:
+def registry_base(image: str, digest: str) -> Base:
     """The locked image of a registry."""
-    repository = system.image.rsplit(":", 1)[0]
+    repository = image.rsplit(":", 1)[0]
     return Base(kind="registry", identity=digest, context=f"docker-image://{repository}@{digest}")
 
 

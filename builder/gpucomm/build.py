@@ -21,12 +21,13 @@ from rich.console import Console
 
 from gpucomm import bake, buildsecrets, disk, engine, render, report, verify
 from gpucomm import base as bases
-from gpucomm.cell import Cell, aliases_of
+from gpucomm.cell import DEFAULT_INDEX, Cell, base_image
 from gpucomm.daemon import Say
 from gpucomm.errors import GpucommError, WorkFailed, WrongInput
 from gpucomm.lock import Wheel
 from gpucomm.project import Project
 from gpucomm.registry import Reachable, reachable
+from gpucomm.standard import aliases_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Options:
     apt_mirror: str | None = None
     base: str | None = None
     wheelhouse: Path | None = None
+    allow_unlocked: bool = False
 
 
 def image_of(client: docker.DockerClient, reference: str) -> str | None:
@@ -94,10 +96,12 @@ def check_options(project: Project, cells: tuple[Cell, ...], options: Options) -
     faults: list[str] = []
     for cell in cells:
         try:
+            _check_lock(project, cell, options)
             _wheels_in(project, cell, options.wheelhouse)
         except WrongInput as error:
             faults += error.faults
-    for cell in {cell.os: cell for cell in cells}.values():
+    bases_of = {(cell.os, base_image(project.matrix, cell)): cell for cell in cells}
+    for cell in bases_of.values():
         try:
             _base_kind(project, cell, options, lambda _: Reachable(ok=True))
             _secrets(project, cell, options)
@@ -105,6 +109,15 @@ def check_options(project: Project, cells: tuple[Cell, ...], options: Options) -
             faults += error.faults
     if faults:
         raise WrongInput(faults)
+
+
+def _check_lock(project: Project, cell: Cell, options: Options) -> None:
+    reason = project.lock.reason(cell, project.matrix)
+    if reason is not None and not options.allow_unlocked:
+        raise WrongInput(
+            f"{cell.id} is unlocked: {reason}; run gpucomm lock {cell.id} where it can be reached, "
+            "or build what can be found today with --allow-unlocked"
+        )
 
 
 def build(
@@ -123,7 +136,7 @@ def build(
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False)
 
-    if changed := render.write(project.rendered(), project.places.images):
+    if changed := project.write_recipes(cells):
         say(f"rendered {changed} files under {render.FOLDER}/")
     info = engine.ensure(say)
     rows: list[report.Row] = []
@@ -183,6 +196,7 @@ def _build_one(
         digest = bake.bake(
             cell,
             project.places,
+            project.recipe(cell),
             base,
             epoch=project.matrix.source_date_epoch,
             name=unverified,
@@ -223,18 +237,20 @@ def _secrets(project: Project, cell: Cell, options: Options) -> buildsecrets.Bui
 def _base_kind(
     project: Project, cell: Cell, options: Options, reach: Callable[[str], Reachable]
 ) -> tuple[Literal["registry", "bootstrap"], str | None]:
-    system, digest = project.matrix.systems[cell.os], project.lock.bases.get(cell.os)
-    return bases.choose(system, cell.os, digest, wanted=options.base or system.base, reach=reach)
+    system, image = project.matrix.systems[cell.os], base_image(project.matrix, cell)
+    digest = project.lock.bases.get(image)
+    wanted = options.base or system.base
+    return bases.choose(system, image, cell.os, digest, wanted=wanted, reach=reach)
 
 
 def _base(project: Project, cell: Cell, options: Options, say: Say) -> bases.Base:
-    system = project.matrix.systems[cell.os]
-    digest = project.lock.bases.get(cell.os)
+    system, image = project.matrix.systems[cell.os], base_image(project.matrix, cell)
+    digest = project.lock.bases.get(image)
     kind, note = _base_kind(project, cell, options, reachable)
     if note:
         say(note)
     if kind == "registry" and digest is not None:
-        return bases.registry_base(system, digest)
+        return bases.registry_base(image, digest)
     sources = buildsecrets.machine_apt_sources(system.release, options.apt_mirror)
     folder, epoch = project.places.cache / "bases", project.matrix.source_date_epoch
     return bases.bootstrap(system, cell.os, folder, sources, epoch, say)
@@ -255,11 +271,12 @@ def _wheelhouse(project: Project, cell: Cell, folder: Path | None) -> Iterator[P
 
 def _wheels_in(project: Project, cell: Cell, folder: Path | None) -> list[Wheel]:
     """The locked wheels that WHEELHOUSE has for a cell that takes torch from there."""
-    if folder is None or project.matrix.lines[cell.line].index == "default":
+    if folder is None or cell.index == DEFAULT_INDEX:
         return []
-    wheels = [wheel for wheel in project.wheels(cell) if (folder / wheel.file).is_file()]
-    torch = next(wheel for wheel in project.wheels(cell) if wheel.name == "torch")
-    if torch not in wheels:
+    locked = project.wheels(cell)
+    wheels = [wheel for wheel in locked if (folder / wheel.file).is_file()]
+    torch = next((wheel for wheel in locked if wheel.name == "torch"), None)
+    if torch is not None and torch not in wheels:
         raise WrongInput(f"WHEELHOUSE {folder} has no {torch.file}, which {cell.id} needs")
     return wheels
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpucomm import apt
+from gpucomm import apt, pages
 from gpucomm.errors import WrongInput
 
 MOUNT = "/run/gpucomm"
@@ -68,6 +68,8 @@ def environment_text(env: Mapping[str, str], *, ca: bool, index: str | None) -> 
         if remote:
             values[uv_name] = " ".join(remote)
             values[pip_name] = " ".join(map(_unnamed, remote))
+    if value := env.get(pages.MIRROR):
+        values[pages.MIRROR] = value.rstrip("/")
     for name in PROXY_VARIABLES:
         if value := env.get(name) or env.get(name.upper()):
             values[name] = values[name.upper()] = value

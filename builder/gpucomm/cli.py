@@ -1,52 +1,55 @@
 """The command `gpucomm`: options in, one call per command, exit codes out.
 
-Owns: what a person types and how errors are printed. Every command is a few lines over a module.
+Owns: what a person types and how errors are printed. Every command is a few lines over modules that
+it imports itself: the help of a command, or a wrong option, must not wait for Docker's SDK.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import requests
-from docker.errors import DockerException
-from rich.console import Console
-from urllib3.exceptions import HTTPError
 
-from gpucomm import build as builds
-from gpucomm import engine as engines
-from gpucomm import lock as locks
-from gpucomm import matrix as matrices
-from gpucomm import places, registry, render, resolve, verify
-from gpucomm import project as projects
-from gpucomm.cell import aliases_of
 from gpucomm.errors import GpucommError, Unusable, WorkFailed, WrongInput
-from gpucomm.selector import select, select_one
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rich.console import Console
+
+    from gpucomm.cell import Cell
+    from gpucomm.places import Places
+    from gpucomm.project import Project
+    from gpucomm.schema import Matrix
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED = 130
-
-out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 100)
+# "A matrix will generate a maximum of 256 jobs per workflow run":
+# https://docs.github.com/en/actions/reference/limits
+GITHUB_JOBS = 256
 
 
 def say(text: str) -> None:
     """One line for the person, on standard output."""
-    out.print(text, markup=False, highlight=False)
+    click.echo(text)
 
 
 def note(text: str) -> None:
     """One line for the person where standard output belongs to a program."""
     click.echo(text, err=True)
+
+
+def console() -> Console:
+    """Where a build draws its progress and its table."""
+    from rich.console import Console
+
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else 100)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,6 +73,8 @@ def _build_options(function: F) -> F:
         click.option("--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      help="CA bundle for TLS inside the build (default: SSL_CERT_FILE)."),
         click.option("--apt-mirror", metavar="URL", help="Debian mirror, else this machine's."),
+        click.option("--allow-unlocked", is_flag=True,
+                     help="Build cells whose wheels are not locked; nothing is pinned."),
         click.option("--base", type=click.Choice(["auto", "registry", "bootstrap"]),
                      help="Where the base comes from (default: matrix.yaml)."),
     ):  # fmt: skip
@@ -81,78 +86,266 @@ def _build_options(function: F) -> F:
 @target
 @_build_options
 def build(
-    target: str, wheelhouse: Path | None, ca: Path | None, apt_mirror: str | None, base: str | None
+    target: str,
+    wheelhouse: Path | None,
+    ca: Path | None,
+    apt_mirror: str | None,
+    base: str | None,
+    allow_unlocked: bool,
 ) -> None:
     """Render, build and verify images; ends with a table."""
+    from gpucomm import build as builds
+    from gpucomm import project as projects
+    from gpucomm.selector import select
+
     project = projects.load()
     cells = select(project.matrix, target)
-    options = builds.Options(ca=ca, apt_mirror=apt_mirror, base=base, wheelhouse=wheelhouse)
-    builds.build(project, cells, options, out)
+    if new := [cell for cell in cells if project.never_resolved(cell)]:
+        if faults := _lock(project.places, project.matrix, new, wheelhouse=wheelhouse):
+            raise WorkFailed(faults)
+        project = projects.load()
+    options = builds.Options(
+        ca=ca,
+        apt_mirror=apt_mirror,
+        base=base,
+        wheelhouse=wheelhouse,
+        allow_unlocked=allow_unlocked,
+    )
+    builds.build(project, cells, options, console())
 
 
 @gpucomm.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per cell.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per cell or line.")
+@click.option("--markdown", is_flag=True, help="A Markdown table, without the local state.")
+@click.option("--lines", is_flag=True, help="One row for each line instead of each cell.")
 @click.argument("target", default="all")
-def list_(target: str, as_json: bool) -> None:
-    """List cells with their images and state (built: a local image exists)."""
+def list_(target: str, as_json: bool, markdown: bool, lines: bool) -> None:
+    """List cells with platforms, lock, proof and state (built: a local image exists)."""
+    from gpucomm import listing, proof
+    from gpucomm import project as projects
+    from gpucomm.selector import select
+
+    if as_json and markdown:
+        raise click.UsageError("--json and --markdown exclude each other")
+    form: listing.Form = "json" if as_json else "markdown" if markdown else "text"
     project = projects.load()
     cells = select(project.matrix, target)
-    state = builds.local_state(project)
-    for cell in cells:
-        aliases = list(aliases_of(project.matrix, cell))
-        if as_json:
-            row = {
-                "id": cell.id,
-                "line": cell.line,
-                "torch": cell.torch,
-                "library": "nccl" if cell.nccl else "gloo",
-                "library_version": cell.nccl,
-                "image": project.reference(cell),
-                "aliases": aliases,
-                "state": state(cell),
-            }
-            click.echo(json.dumps(row))
-        else:
-            click.echo(f"{cell.id:<36} {state(cell):<8} {' '.join(aliases)}".rstrip())
+    if lines:
+        said = listing.by_line(project.matrix, cells, form)
+    else:
+        proofs = proof.load(project.places.root, project.matrix)
+        state = None if markdown else _local_state(project)
+        said = listing.by_cell(project, proofs, cells, form, state)
+    click.echo("\n".join(said))
+
+
+def _local_state(project: Project) -> Callable[[Cell], str]:
+    from gpucomm import build as builds
+
+    return builds.local_state(project)
+
+
+@gpucomm.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per cell.")
+@target
+def show(target: str, as_json: bool) -> None:
+    """Show everything about cells: values and their origin, GPUs, wheels, how to run them."""
+    import json
+
+    from gpucomm import project as projects
+    from gpucomm import proof
+    from gpucomm import show as shows
+    from gpucomm.selector import select
+
+    project = projects.load()
+    cells = select(project.matrix, target)
+    proofs = proof.load(project.places.root, project.matrix)
+    for index, cell in enumerate(cells):
+        data = shows.data_of(project, proofs, cell)
+        lines = [json.dumps(data)] if as_json else shows.text_of(data)
+        gap = [] if as_json or index == 0 else [""]
+        click.echo("\n".join([*gap, *lines]))
+
+
+@gpucomm.command()
+@click.option("--gpu", metavar="GPU", help="Does it run on this GPU? 9.0, sm_90 or gfx942.")
+@click.argument("selector", required=False)
+def why(selector: str | None, gpu: str | None) -> None:
+    """Say why a cell is as it is, or every reason why it cannot exist.
+
+    SELECTOR is a TARGET, or the id of a cell that does not exist. Ends with 1 when a cell cannot
+    exist or does not run on the GPU.
+    """
+    from gpucomm import gpus, matrix, places
+    from gpucomm import why as whys
+
+    if selector is None and gpu is None:
+        raise click.UsageError("give a SELECTOR, or --gpu for the lines that run on a GPU")
+    found = matrix.load(places.find().root)
+    asked = gpus.parse(found, gpu) if gpu is not None else None
+    if asked is not None and selector is None:
+        click.echo("\n".join(whys.lines_for(found, asked)))
+        return
+    answers = whys.answers(found, selector or "all", asked)
+    click.echo("\n\n".join("\n".join(answer.lines) for answer in answers))
+    if any(answer.cell is None or answer.gpu_ok is False for answer in answers):
+        sys.exit(WorkFailed.exit_code)
+
+
+@gpucomm.command()
+@click.option("--max-jobs", metavar="N", default=GITHUB_JOBS, show_default=True,
+              type=click.IntRange(1, GITHUB_JOBS), help="At most so many jobs.")  # fmt: skip
+@click.option("--plan", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              metavar="FILE", help="Leave out what this plan says needs no work.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Also cells that are not locked.")
+@click.argument("target", default="all")
+def ci(target: str, max_jobs: int, plan: Path | None, everything: bool) -> None:
+    """Print the cells as a GitHub workflow matrix: {"include": [...]}, a line's cells together."""
+    import json
+
+    from gpucomm import project as projects
+    from gpucomm import shards
+    from gpucomm.selector import select
+
+    project = projects.load()
+    cells: Sequence[Cell] = select(project.matrix, target)
+    if plan is not None:
+        cells = shards.needed(plan, cells)
+    reasons = {cell.id: project.lock.reason(cell, project.matrix) for cell in cells}
+    unlocked = [name for name, reason in reasons.items() if reason is not None]
+    if unlocked and not everything:
+        note(f"left out {len(unlocked)} unlocked cells (--all takes them): {', '.join(unlocked)}")
+        cells = [cell for cell in cells if reasons[cell.id] is None]
+    if not cells:
+        note("nothing is left to do: GitHub refuses an empty matrix, skip the job")
+    jobs = shards.jobs_of(project.matrix, cells, max_jobs)
+    click.echo(json.dumps({"include": [job.entry() for job in jobs]}))
+
+
+@gpucomm.command()
+@click.option("--check", is_flag=True, help="Fail when an axis value has no standard cell.")
+def coverage(check: bool) -> None:
+    """Report axis values, and pairs of them, that no standard cell has."""
+    from gpucomm import coverage as coverages
+    from gpucomm import matrix, places
+
+    found = coverages.coverage_of(matrix.load(places.find().root))
+    click.echo("\n".join(coverages.lines_of(found)))
+    if check and found.missing:
+        sys.exit(WorkFailed.exit_code)
 
 
 @gpucomm.command()
 @target
 def image(target: str) -> None:
     """Print the image reference of one cell and nothing else."""
+    from gpucomm import project as projects
+    from gpucomm.selector import select_one
+
     project = projects.load()
     click.echo(project.reference(select_one(project.matrix, target)))
 
 
 @gpucomm.command()
+@click.argument("selector", default="all")
+@click.option(
+    "--check", is_flag=True, help="Change nothing, ask nobody; fail when it is not right."
+)
 @click.option("--upgrade", is_flag=True, help="Take the newest versions that the rules allow.")
 @click.option("--wheelhouse", type=click.Path(exists=True, file_okay=False, path_type=Path),
               envvar="WHEELHOUSE", help="Folder with wheels no reachable index has.")  # fmt: skip
-def lock(upgrade: bool, wheelhouse: Path | None) -> None:
-    """Resolve every wheel of every cell into matrix.lock."""
+def lock(selector: str, check: bool, upgrade: bool, wheelhouse: Path | None) -> None:
+    """Resolve every wheel of the cells of SELECTOR (default: all) into matrix.lock.
+
+    A cell that is not standard is locked below .gpucomm/on-demand and can then be built.
+    """
+    from datetime import date
+
+    from gpucomm import lock as locks
+    from gpucomm import matrix as matrices
+    from gpucomm import places
+    from gpucomm.selector import select
+
     where = places.find()
     matrix = matrices.load(where.root)
-    before = locks.read(where.root)
-    bases = resolve.base_digests(matrix, before, say, upgrade=upgrade)
-    after = resolve.resolve_all(
-        matrix, before, say, upgrade=upgrade, bases=bases, wheelhouse=wheelhouse
-    )
-    locks.write(where.root, after)
-    for line in locks.differences(before, after) or ["no version changed"]:
-        say(line)
+    if check:
+        found = locks.load(where.root, matrix)
+        if soon := list(locks.expiring(matrix, date.today())):
+            raise WorkFailed(soon)
+        say(
+            f"{locks.FILE} answers the matrix: {len(found.cells)} locked, {len(found.unlocked)} not"
+        )
+        return
+    cells = select(matrix, selector)
+    if faults := _lock(where, matrix, cells, upgrade=upgrade, wheelhouse=wheelhouse):
+        raise WorkFailed(faults)
+
+
+def _lock(
+    where: Places,
+    matrix: Matrix,
+    cells: Sequence[Cell],
+    *,
+    upgrade: bool = False,
+    wheelhouse: Path | None = None,
+) -> list[str]:
+    """Lock standard cells in matrix.lock, others beside it; returns what found no solution."""
+    from gpucomm import lock as locks
+    from gpucomm import pages, resolve
+    from gpucomm.cell import base_image
+    from gpucomm.standard import by_id
+
+    standard = by_id(matrix)
+    faults: list[str] = []
+    for path, chosen in (
+        (where.root / locks.FILE, [cell for cell in cells if cell.id in standard]),
+        (where.on_demand / locks.FILE, [cell for cell in cells if cell.id not in standard]),
+    ):
+        if not chosen:
+            continue
+        options = resolve.Options(
+            upgrade=upgrade,
+            wheelhouse=wheelhouse,
+            pytorch_index=os.environ.get(pages.MIRROR) or None,
+            keep_others=path.parent == where.on_demand,
+        )
+        before = locks.read(path)
+        images = dict.fromkeys(base_image(matrix, cell) for cell in chosen)
+        found = resolve.base_digests(images, before, say, upgrade=upgrade)
+        after, new = resolve.resolve(
+            matrix, before, chosen, options, dict(before.bases) | found, say
+        )
+        locks.write(path, after)
+        for line in locks.differences(before, after) or ["no version changed"]:
+            say(line)
+        faults += new
+    return faults
 
 
 @gpucomm.command(name="render")
-@click.option("--check", is_flag=True, help="Change nothing; fail when images/ differs.")
+@click.option("--check", is_flag=True, help="Change nothing; fail when something differs.")
 def render_(check: bool) -> None:
-    """Write images/ from matrix.yaml, matrix.lock and templates/."""
+    """Write images/ and the tables of docs/ from matrix.yaml, matrix.lock and templates/."""
+    from gpucomm import documents, render
+    from gpucomm import project as projects
+
     project = projects.load()
+    files = project.rendered()
     if check:
-        render.check(project.rendered(), project.places.images)
-        say(f"{render.FOLDER}/ is what the matrix renders: {len(project.rendered())} files")
-    else:
-        changed = render.write(project.rendered(), project.places.images)
-        say(f"{changed} files changed under {render.FOLDER}/")
+        faults: list[str] = []
+        try:
+            render.check(files, project.places.images)
+        except WorkFailed as error:
+            faults += error.faults
+        faults += documents.drift(project)
+        if faults:
+            raise WorkFailed(faults)
+        say(f"{render.FOLDER}/ is what the matrix renders: {len(files)} files")
+        return
+    changed = render.write(files, project.places.images)
+    say(f"{changed} files changed under {render.FOLDER}/")
+    for name in documents.write(project):
+        say(f"{name} changed")
 
 
 @gpucomm.group()
@@ -163,6 +356,8 @@ def engine() -> None:
 @engine.command()
 def ensure() -> None:
     """Use the engine that answers, else install and start one (ENGINE=none forbids that)."""
+    from gpucomm import engine as engines
+
     info = engines.ensure(say)
     limit = engines.cache_limit() or "not told"
     say(f"Docker {info.version}, buildx {info.buildx}, store {info.storage_driver}")
@@ -174,6 +369,12 @@ def ensure() -> None:
 @click.option("--only", metavar="EXPR", help="Run only the tests that match, as pytest's -k.")
 def test_image(target: str, only: str | None) -> None:
     """Run the image tests against the local image of each cell, whatever was recorded."""
+    from gpucomm import build as builds
+    from gpucomm import engine as engines
+    from gpucomm import project as projects
+    from gpucomm import verify
+    from gpucomm.selector import select
+
     project = projects.load()
     cells = select(project.matrix, target)
     engines.ensure(say)
@@ -194,6 +395,12 @@ def test_image(target: str, only: str | None) -> None:
 @target
 def push(target: str) -> None:
     """Send verified images to the registry byte for byte, the cell's tag before its aliases."""
+    from gpucomm import build as builds
+    from gpucomm import engine as engines
+    from gpucomm import project as projects
+    from gpucomm import registry
+    from gpucomm.selector import select
+
     project = projects.load()
     cells = select(project.matrix, target)
     engines.ensure(say)
@@ -212,6 +419,12 @@ def push(target: str) -> None:
 @target
 def pull(target: str) -> None:
     """Take published images from the registry, under the cell's tag and its aliases."""
+    from gpucomm import build as builds
+    from gpucomm import engine as engines
+    from gpucomm import project as projects
+    from gpucomm import registry
+    from gpucomm.selector import select
+
     project = projects.load()
     cells = select(project.matrix, target)
     engines.ensure(say)
@@ -246,6 +459,13 @@ def selftest(target: str, options: tuple[str, ...]) -> None:
 
 
 def _run_image(target: str, command: tuple[str, ...]) -> None:
+    import subprocess
+
+    from gpucomm import build as builds
+    from gpucomm import engine as engines
+    from gpucomm import project as projects
+    from gpucomm.selector import select_one
+
     project = projects.load()
     cell = select_one(project.matrix, target)
     info = engines.ensure(note)
@@ -265,6 +485,13 @@ def _run_image(target: str, command: tuple[str, ...]) -> None:
 @target
 def clean(target: str, bases: bool) -> None:
     """Remove the local images of TARGET and its logs; nothing else of the engine is touched."""
+    import shutil
+
+    from gpucomm import build as builds
+    from gpucomm import engine as engines
+    from gpucomm import project as projects
+    from gpucomm.selector import select
+
     project = projects.load()
     cells = select(project.matrix, target)
     with closing(engines.client()) as client:
@@ -276,6 +503,46 @@ def clean(target: str, bases: bool) -> None:
     if bases:
         shutil.rmtree(project.places.cache / "bases", ignore_errors=True)
         say("removed the bootstrapped bases")
+
+
+@gpucomm.command()
+@click.argument("target", required=False)
+@click.option("--keep", is_flag=True, help="Leave the images of the cells here.")
+@click.option("--evidence", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write the table to FILE, as Markdown.")  # fmt: skip
+@_build_options
+def sweep(
+    target: str | None,
+    keep: bool,
+    evidence: Path | None,
+    wheelhouse: Path | None,
+    ca: Path | None,
+    apt_mirror: str | None,
+    base: str | None,
+    allow_unlocked: bool,
+) -> None:
+    """Build and verify the alias cell of every line that can be had here, one after another.
+
+    What passed is remembered: run it again after an interrupt and it goes on.
+    """
+    from gpucomm import build as builds
+    from gpucomm import project as projects
+    from gpucomm import sweep as sweeps
+    from gpucomm.selector import select
+
+    project = projects.load()
+    cells = select(project.matrix, target) if target else sweeps.real_cells(project)
+    options = builds.Options(
+        ca=ca,
+        apt_mirror=apt_mirror,
+        base=base,
+        wheelhouse=wheelhouse,
+        allow_unlocked=allow_unlocked,
+    )
+    rows = sweeps.sweep(project, cells, options, console(), keep=keep)
+    if evidence is not None:
+        evidence.write_text(sweeps.document(rows), encoding="utf-8")
+        say(f"wrote {evidence}")
 
 
 def main() -> None:
@@ -294,11 +561,6 @@ def main() -> None:
         for fault in error.faults:
             note(f"gpucomm: {fault}")
         sys.exit(error.exit_code)
-    except (DockerException, requests.RequestException, HTTPError) as error:
-        if debug:
-            raise
-        note(f"gpucomm: the engine did not answer ({error}); run gpucomm engine ensure, then again")
-        sys.exit(Unusable.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -310,3 +572,19 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except _engine_errors() as error:
+        if debug:
+            raise
+        note(f"gpucomm: the engine did not answer ({error}); run gpucomm engine ensure, then again")
+        sys.exit(Unusable.exit_code)
+
+
+def _engine_errors() -> tuple[type[Exception], ...]:
+    """What Docker's SDK and the libraries below it raise; nothing where no command loaded it."""
+    if "docker" not in sys.modules:
+        return ()
+    import requests
+    from docker.errors import DockerException
+    from urllib3.exceptions import HTTPError
+
+    return DockerException, requests.RequestException, HTTPError

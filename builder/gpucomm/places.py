@@ -33,6 +33,11 @@ class Places:
         return self.root / "images"
 
     @property
+    def on_demand(self) -> Path:
+        """Lock and rendered files of cells that are not standard; not committed."""
+        return self.root / ".gpucomm" / "on-demand"
+
+    @property
     def image_tests(self) -> Path:
         """What runs against every built image."""
         return self.root / "tests" / "images"

@@ -14,13 +14,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import docker
-from docker.errors import APIError, ImageNotFound, NotFound
+from typing import TYPE_CHECKING, Any
 
 from gpucomm.errors import GpucommError, Unusable, WorkFailed, WrongInput
 from gpucomm.schema import repository_name
+
+if TYPE_CHECKING:  # a name is checked before every command, and most of them ask no engine
+    import docker
 
 TIMEOUT = 5.0  # seconds until a silent registry counts as unreachable
 LINE = 300  # characters of a failure's line, with what the engine said cut to fit
@@ -106,6 +106,8 @@ def digest_of(reference: str) -> str:
 
 def push(client: docker.DockerClient, repository: str, tag: str) -> str:
     """Push a local image as it is; returns the digest that the registry now has for the tag."""
+    from docker.errors import APIError
+
     reference = f"{repository}:{tag}"
     try:
         events = client.images.push(repository, tag=tag, stream=True, decode=True)
@@ -134,6 +136,8 @@ def pull(client: docker.DockerClient, repository: str, tag: str) -> str:
 
     The SDK's own `images.pull` skips errors in the stream, and then finds the image of before.
     """
+    from docker.errors import APIError, ImageNotFound, NotFound
+
     reference = f"{repository}:{tag}"
     try:
         for event in client.api.pull(repository, tag=tag, stream=True, decode=True):

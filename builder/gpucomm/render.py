@@ -1,6 +1,6 @@
 """matrix + lock + templates -> images/<cell>/: Dockerfiles and pin lists, and the drift gate.
 
-Rendering is pure text in, text out; only `write` touches images/. The gate compares bytes, never
+Rendering is pure text in, text out; only `write` touches the disk. The gate compares bytes, never
 times, and a file under images/ that no cell asks for is drift too.
 """
 
@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from gpucomm.cell import Cell, cells_of
+from gpucomm import pages
+from gpucomm.cell import Cell, base_image
 from gpucomm.errors import WorkFailed
-from gpucomm.layers import layers_of
-from gpucomm.lock import Lock, Wheel
-from gpucomm.schema import Matrix
+from gpucomm.layers import Layer, Pin, layers_of
+from gpucomm.lock import Lock, Wheel, tools_key
+from gpucomm.requirements import Requirements, requirements_of
+from gpucomm.rules import platforms
+from gpucomm.schema import Architecture, Matrix
+from gpucomm.standard import cells_of
 
 FOLDER = "images"
 LABEL_PREFIX = "io.gpucomm"
+DOCKERFILE = "Dockerfile"
+NVCC = "nvidia-cuda-nvcc"
+"""The wheel that makes an image's CUDA wheels a toolkit; that of CUDA 12 holds no nvcc."""
 
 
 def labels_of(matrix: Matrix, cell: Cell) -> dict[str, str]:
@@ -30,21 +37,43 @@ def labels_of(matrix: Matrix, cell: Cell) -> dict[str, str]:
         "line": cell.line,
         "torch": cell.torch,
         "cuda": cell.cuda,
+        "rocm": cell.rocm,
         "nccl": cell.nccl,
+        "rccl": cell.rccl,
         "python": cell.python,
         "os": cell.os,
         "flavor": cell.flavor,
+        "extras": ",".join(cell.extras) or None,
+        "gpu-targets": ",".join(cell.gpu_targets) or None,
     }
-    collective = f" with NCCL {cell.nccl}" if cell.nccl else " with Gloo"
+    library = "Gloo"
+    if cell.accelerator == "cuda":
+        library = f"NCCL {cell.nccl}" if cell.nccl else "the NCCL inside it"
+    elif cell.rccl:
+        library = f"RCCL {cell.rccl}"
     return {
         "org.opencontainers.image.title": cell.id,
-        "org.opencontainers.image.description": f"PyTorch {cell.torch}{collective}",
+        "org.opencontainers.image.description": f"PyTorch {cell.torch} with {library}",
         "org.opencontainers.image.source": matrix.source,
     } | {f"{LABEL_PREFIX}.{name}": value for name, value in facts.items() if value is not None}
 
 
 def render(matrix: Matrix, lock: Lock, templates: Path) -> dict[str, str]:
     """Every file of images/ as path (relative to images/) -> text."""
+    template = _template(templates)
+    files: dict[str, str] = {}
+    for cell in cells_of(matrix):
+        for name, text in _files(matrix, lock, template, cell).items():
+            files[f"{cell.id}/{name}"] = text
+    return dict(sorted(files.items()))
+
+
+def render_cell(matrix: Matrix, lock: Lock, templates: Path, cell: Cell) -> dict[str, str]:
+    """Every file of one cell, standard or not, as path (relative to its folder) -> text."""
+    return _files(matrix, lock, _template(templates), cell)
+
+
+def _template(templates: Path) -> Template:
     environment = Environment(
         loader=FileSystemLoader(templates),
         undefined=StrictUndefined,
@@ -53,65 +82,83 @@ def render(matrix: Matrix, lock: Lock, templates: Path) -> dict[str, str]:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  Dockerfiles are not HTML
     )
-    template = environment.get_template("Dockerfile.j2")
-    files: dict[str, str] = {}
-    for cell in cells_of(matrix):
-        for name, text in _files(matrix, lock, cell).items():
-            files[f"{cell.id}/{name}"] = text
-        files[f"{cell.id}/Dockerfile"] = (
-            template.render(_context(matrix, lock, cell)).strip() + "\n"
-        )
-    return dict(sorted(files.items()))
+    return environment.get_template(f"{DOCKERFILE}.j2")
 
 
-def _context(matrix: Matrix, lock: Lock, cell: Cell) -> Mapping[str, object]:
-    line = matrix.lines[cell.line]
-    return {
-        "cell": cell,
-        "line": line,
-        "flavor": matrix.flavors[cell.flavor],
-        "layers": layers_of(lock.wheels(cell, matrix)),
-        "labels": labels_of(matrix, cell),
-        "site_packages": f"/opt/venv/lib/python{cell.python}/site-packages",
-        "torch_page": torch_page(matrix, cell),
-    }
-
-
-def torch_page(matrix: Matrix, cell: Cell) -> str | None:
-    """The page that lists torch's wheels of a line that the default index does not have."""
-    index = matrix.lines[cell.line].index
-    return None if index == "default" else f"{matrix.pytorch_index}/{index}/torch/"
-
-
-def _files(matrix: Matrix, lock: Lock, cell: Cell) -> dict[str, str]:
-    wheels = lock.wheels(cell, matrix)
-    files = {f"requirements/{layer.name}.txt": _pins(layer.wheels) for layer in layers_of(wheels)}
-    files["requirements/tools.txt"] = _pins(lock.tools[cell.python])
-    files["pins/constraints.txt"] = _lines(constraints_of(wheels))
-    files["pins/overrides.txt"] = _lines(overrides_of(matrix, cell))
+def _files(matrix: Matrix, lock: Lock, template: Template, cell: Cell) -> dict[str, str]:
+    wheels = {arch: lock.wheels(cell, matrix, arch) for arch in lock.locked(cell, matrix)}
+    reason = lock.reason(cell, matrix)
+    layers = layers_of(wheels)
+    wanted = requirements_of(matrix, cell)
+    files = {f"requirements/{layer.name}.txt": _pins(layer.pins) for layer in layers}
+    if reason is not None:
+        files["requirements/unlocked.txt"] = _lines(wanted.wanted)
+        files["requirements/overrides.txt"] = _lines(wanted.overrides)
+        files["requirements/constraints.txt"] = _lines(wanted.constraints)
+    files["requirements/tools.txt"] = _pins(_tools(matrix, lock, cell))
+    files["pins/constraints.txt"] = _lines(constraints_of(layers, wanted))
+    files["pins/overrides.txt"] = _lines(wanted.overrides)
+    context = _context(matrix, cell, layers) | {"unlocked": reason}
+    files[DOCKERFILE] = template.render(context).strip() + "\n"
     return files
 
 
-def constraints_of(wheels: tuple[Wheel, ...]) -> list[str]:
-    """What a later install may not change: torch and everything that is loaded with it."""
-    fixed = [
-        wheel for layer in layers_of(wheels) if layer.name != "python" for wheel in layer.wheels
-    ]
-    return [f"{wheel.name}=={wheel.version}" for wheel in sorted(fixed, key=lambda w: w.name)]
+def _tools(matrix: Matrix, lock: Lock, cell: Cell) -> tuple[Pin, ...]:
+    """What unpacks the wheels, on every platform that the cell can have."""
+    tools: dict[Architecture, tuple[Wheel, ...]] = {
+        arch: lock.tools[tools_key(cell.python, arch)] for arch in platforms(matrix, cell)
+    }
+    return tuple(pin for layer in layers_of(tools) for pin in layer.pins)
 
 
-def overrides_of(matrix: Matrix, cell: Cell) -> list[str]:
-    """The requirement that replaces torch's own on NCCL, where the cell overrides it."""
-    if not cell.nccl_overridden:
-        return []
-    return [f"{matrix.lines[cell.line].nccl_wheel}=={cell.nccl}"]
+def packages_of(matrix: Matrix, cell: Cell) -> list[str]:
+    """The distribution's packages that are installed for `cell`."""
+    extras = [package for extra in cell.extras for package in matrix.extras[extra].apt]
+    return list(dict.fromkeys(["tini", *matrix.flavors[cell.flavor].apt, *extras]))
 
 
-def _pins(wheels: tuple[Wheel, ...]) -> str:
-    return _lines([wheel.pin for wheel in wheels])
+def _context(matrix: Matrix, cell: Cell, layers: tuple[Layer, ...]) -> dict[str, object]:
+    from_index = set(pages.packages_of(matrix, cell))
+    return {
+        "cell": cell,
+        "line": matrix.lines[cell.line],
+        "system": matrix.systems[cell.os],
+        "base_image": base_image(matrix, cell),
+        "packages": packages_of(matrix, cell),
+        "nvcc": NVCC in {pin.name for layer in layers for pin in layer.pins},
+        "layers": layers,
+        "labels": labels_of(matrix, cell),
+        "site_packages": f"/opt/venv/lib/python{cell.python}/site-packages",
+        "pytorch_index": matrix.pytorch_index,
+        "pages": {
+            layer.name: [
+                pages.page_path(cell, package)
+                for package in pages.packages_of(matrix, cell)
+                if package in {pin.name for pin in layer.pins}
+            ]
+            for layer in layers
+            if from_index & {pin.name for pin in layer.pins}
+        },
+        "all_pages": [pages.page_path(cell, name) for name in pages.packages_of(matrix, cell)],
+    }
 
 
-def _lines(lines: list[str]) -> str:
+def constraints_of(layers: tuple[Layer, ...], wanted: Requirements) -> list[str]:
+    """What a later install may not change: torch and everything that is loaded with it.
+
+    Of a cell that is not locked it is what the matrix states: its torch.
+    """
+    if not layers:
+        return [line for line in wanted.wanted if line.startswith("torch")]
+    fixed = [pin for layer in layers if layer.name != "python" for pin in layer.pins]
+    return [f"{pin.name}=={pin.version}" for pin in sorted(fixed, key=lambda pin: pin.name)]
+
+
+def _pins(pins: tuple[Pin, ...]) -> str:
+    return _lines([pin.line for pin in pins])
+
+
+def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -123,11 +170,30 @@ def drift(files: Mapping[str, str], folder: Path) -> Iterator[str]:
             yield f"{FOLDER}/{name}: missing"
         elif path.read_bytes() != text.encode():
             yield f"{FOLDER}/{name}: differs from what the matrix renders"
-    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if name not in files and name not in folders:
-            yield f"{FOLDER}/{name}: belongs to no cell"
+    for name in _strangers(files, folder):
+        yield f"{FOLDER}/{name}: belongs to no cell"
+
+
+def _strangers(files: Mapping[str, str], folder: Path) -> list[str]:
+    """What lies in `folder` and is neither one of `files` nor a folder of one, parents first."""
+    folders = {
+        name.rsplit("/", depth)[0] for name in files for depth in range(1, name.count("/") + 1)
+    }
+    names = _names(folder, "") if folder.is_dir() else ()
+    return sorted(
+        (name for name in names if name not in files and name not in folders),
+        key=lambda name: name.split("/"),
+    )
+
+
+def _names(folder: Path, below: str) -> Iterator[str]:
+    """Everything in `folder`. As text: a Path for each costs more than all the rest of the gate."""
+    with os.scandir(folder / below) as entries:
+        for entry in entries:
+            name = f"{below}{entry.name}"
+            yield name
+            if entry.is_dir(follow_symlinks=False):
+                yield from _names(folder, f"{name}/")
 
 
 def check(files: Mapping[str, str], folder: Path) -> None:
@@ -148,10 +214,8 @@ def write(files: Mapping[str, str], folder: Path) -> int:
         temporary.write_bytes(text.encode())
         temporary.replace(path)
         changes += 1
-    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
-    for path in sorted(folder.rglob("*"), reverse=True):
-        name = path.relative_to(folder).as_posix()
-        if name not in files and name not in folders:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            changes += 1
+    for name in reversed(_strangers(files, folder)):
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        changes += 1
     return changes

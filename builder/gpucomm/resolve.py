@@ -1,7 +1,8 @@
 """`gpucomm lock`: asks uv which wheels each cell needs, and keeps what was locked before.
 
 Owns: the call of uv and the reading of its pylock.toml. An NCCL override is uv's override, since
-torch requires one exact version and pip has no way around that.
+torch requires one exact version and pip has no way around that. An index that cannot be reached
+leaves its cells unlocked; no version is guessed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import tomllib
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,111 +23,241 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 from uv import find_uv_bin
 
-from gpucomm import registry, render
-from gpucomm.cell import Cell, cells_of
+from gpucomm import pages, registry
+from gpucomm.cell import DEFAULT_INDEX, Cell
 from gpucomm.errors import WorkFailed
-from gpucomm.lock import Lock, Wheel, cell_faults, faults_of, held, holds_for
-from gpucomm.schema import Matrix
+from gpucomm.lock import Lock, Wheel, cell_faults, key_of, tools_key, wanted_keys
+from gpucomm.requirements import Requirements, requirements_of
+from gpucomm.schema import Architecture, Matrix
+from gpucomm.standard import cells_of
 
-# The oldest glibc among the images' systems is Debian 12's; the wheels need 2.28 or less.
-PLATFORM = "x86_64-manylinux_2_28"
+# No image has an older glibc than Ubuntu 22.04's 2.35; the wheels need 2.28 or less.
+_MACHINES: Mapping[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
+_GLIBC = 28
+_AT_ONCE = 4  # calls of uv; each waits for the index most of the time
+_PAGE_SECONDS = 10.0
 
 
-def torch_requirement(matrix: Matrix, cell: Cell) -> str:
-    """`torch==2.4.1`, with the local version of an index that is not the default one."""
-    index = matrix.lines[cell.line].index
-    return f"torch=={cell.torch}" + ("" if index == "default" else f"+{index}")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How `gpucomm lock` was called."""
+
+    upgrade: bool = False
+    wheelhouse: Path | None = None
+    pytorch_index: str | None = None
+    """A mirror of the PyTorch index, in its place."""
+    keep_others: bool = False
+    """Cells that are not standard stay in the lock: it is the one of what is made on demand."""
 
 
-def resolve_all(
+def resolve(
     matrix: Matrix,
     before: Lock,
-    say: Callable[[str], None],
-    *,
-    upgrade: bool,
+    cells: Iterable[Cell],
+    options: Options,
     bases: Mapping[str, str],
-    wheelhouse: Path | None,
-) -> Lock:
-    """Resolve the tools and every cell whose lock does not answer the matrix; all with `upgrade`.
+    say: Callable[[str], None],
+) -> tuple[Lock, list[str]]:
+    """Resolve those of `cells` whose lock does not answer the matrix; all with `upgrade`.
 
-    Versions locked before are kept where they still fit, unless `upgrade`.
-
-    Raises WorkFailed with one fault per cell that has no solution; then nothing is returned.
+    Versions locked before are kept where they still fit, unless `upgrade`. What lies in `before`
+    for other standard cells stays. A cell without a solution keeps its former lock, or is
+    `unlocked` with the reason. Returns the lock and one fault for each such cell.
     """
+    chosen = wanted_keys(matrix, cells)
+    locked, unlocked, tools = dict(before.cells), dict(before.unlocked), dict(before.tools)
     faults: list[str] = []
-    cells: dict[str, tuple[Wheel, ...]] = {}
-    tools: dict[str, tuple[Wheel, ...]] = {}
-    for cell in {cell.pins_id: cell for cell in cells_of(matrix)}.values():
+    work = {
+        key: (cell, arch)
+        for key, (cell, arch) in chosen.items()
+        if options.upgrade
+        or key not in before.cells
+        or list(cell_faults(matrix, before, cell, arch))
+    }
+    reasons = _unreachable(matrix, (cell for cell, _ in work.values()), options)
+    jobs: dict[str, Callable[[], tuple[Wheel, ...]]] = {}
+    for key, (cell, arch) in work.items():
+        if reason := reasons.get(cell.pins_id):
+            if key in locked and not list(cell_faults(matrix, before, cell, arch)):
+                continue
+            locked.pop(key, None)
+            unlocked[key] = reason
+        else:
+            kept = () if options.upgrade else before.cells.get(key, ())
+            jobs[key] = _job(matrix, cell, arch, kept, options)
+    for cell, arch in chosen.values():
+        name = tools_key(cell.python, arch)
+        if (
+            options.upgrade
+            or name not in tools
+            or not set(matrix.tools) <= {w.name for w in tools[name]}
+        ):
+            kept = () if options.upgrade else before.tools.get(name, ())
+            jobs[f"tools {name}"] = _tools_job(matrix, cell.python, arch, kept)
+    for key, outcome in _run(jobs, say):
+        if isinstance(outcome, WorkFailed):
+            faults += [f"{key}: {fault}" for fault in outcome.faults]
+            if not key.startswith("tools ") and key not in before.cells:
+                unlocked[key] = "uv found no solution when this was locked"
+        elif key.startswith("tools "):
+            tools[key.removeprefix("tools ")] = outcome
+        else:
+            locked[key] = outcome
+            unlocked.pop(key, None)
+    others = [*before.cells, *before.unlocked] if options.keep_others else []
+    lock = _ordered(matrix, locked, unlocked, tools, bases, [*others, *chosen])
+    return (replace(lock, aliases={}) if options.keep_others else lock), faults
+
+
+def _ordered(
+    matrix: Matrix,
+    locked: Mapping[str, tuple[Wheel, ...]],
+    unlocked: Mapping[str, str],
+    tools: Mapping[str, tuple[Wheel, ...]],
+    bases: Mapping[str, str],
+    beside: Iterable[str],
+) -> Lock:
+    """A lock in the order of the matrix, without what it no longer has; `beside` stays."""
+    known = [*dict.fromkeys([*wanted_keys(matrix, cells_of(matrix)), *beside])]
+    return Lock(
+        cells={key: locked[key] for key in known if key in locked},
+        unlocked={key: unlocked[key] for key in known if key in unlocked and key not in locked},
+        tools=tools,
+        bases=bases,
+        aliases=matrix.aliases,
+    )
+
+
+Outcome = tuple[Wheel, ...] | WorkFailed
+
+
+def _run(
+    jobs: Mapping[str, Callable[[], tuple[Wheel, ...]]], say: Callable[[str], None]
+) -> Iterable[tuple[str, Outcome]]:
+    """Every job's outcome in the order of `jobs`, with one line of progress when one is done."""
+    results: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        futures = {pool.submit(job): key for key, job in jobs.items()}
         try:
-            if upgrade or list(cell_faults(matrix, before, cell)):
-                say(f"lock  {cell.pins_id}")
-                kept = () if upgrade else before.cells.get(cell.pins_id, ())
-                cells[cell.pins_id] = _resolve_cell(matrix, cell, kept, wheelhouse)
-            else:
-                cells[cell.pins_id] = before.cells[cell.pins_id]
-            if cell.python not in tools:
-                kept = () if upgrade else before.tools.get(cell.python, ())
-                tools[cell.python] = _resolve(matrix.tools, python=cell.python, kept=kept)
-        except WorkFailed as error:
-            faults += [f"{cell.pins_id}: {fault}" for fault in error.faults]
-    if faults:
-        raise WorkFailed(faults)
-    lock = Lock(cells=cells, tools=tools, bases=bases)
-    if faults := list(faults_of(matrix, lock)):
-        raise WorkFailed([f"the resolved wheels do not answer the matrix: {f}" for f in faults])
-    return lock
+            for count, future in enumerate(as_completed(futures), start=1):
+                key = futures[future]
+                try:
+                    results[key] = future.result()
+                    said = f"{len(results[key])} wheels"  # type: ignore[arg-type]
+                except WorkFailed as error:
+                    results[key] = error
+                    said = "FAILED"
+                say(f"lock  {count:>3}/{len(jobs)}  {key}: {said}")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [(key, results[key]) for key in jobs]
+
+
+def _unreachable(matrix: Matrix, cells: Iterable[Cell], options: Options) -> dict[str, str]:
+    """By pins id, why the wheels of a cell cannot be had; each index is asked once."""
+    asked: dict[str, str | None] = {}
+    found: dict[str, str] = {}
+    for cell in cells:
+        if cell.index == DEFAULT_INDEX or _in_wheelhouse(cell, options.wheelhouse):
+            continue
+        if cell.index not in asked:
+            index = options.pytorch_index or matrix.pytorch_index
+            asked[cell.index] = _page_fault(pages.torch_page(index, cell.index))
+        if reason := asked[cell.index]:
+            found[cell.pins_id] = f"{reason.format(index=cell.index)} when this was locked"
+    return found
+
+
+def _page_fault(url: str) -> str | None:
+    """Why a page of an index cannot be read, None when it can. Committed, so it names no host."""
+    if not url.startswith(("https://", "http://")):
+        return None
+    request = urllib.request.Request(url, method="GET", headers={"User-Agent": "gpucomm"})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=_PAGE_SECONDS):  # noqa: S310
+            return None
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return "the PyTorch index has no page for {index}"
+        return f"the PyTorch index answered {error.code} for {{index}}"
+    except (OSError, ValueError):
+        return "the PyTorch index of {index} could not be reached"
+
+
+def _in_wheelhouse(cell: Cell, wheelhouse: Path | None) -> bool:
+    """Whether a folder has the torch of `cell`."""
+    tag = f"cp{cell.python.replace('.', '')}"
+    name = f"torch-{cell.torch}+{cell.index}-{tag}-*.whl"
+    return wheelhouse is not None and any(wheelhouse.glob(name))
+
+
+def _job(
+    matrix: Matrix, cell: Cell, arch: Architecture, kept: tuple[Wheel, ...], options: Options
+) -> Callable[[], tuple[Wheel, ...]]:
+    wanted = requirements_of(matrix, cell)
+    found: list[str] = []
+    if _in_wheelhouse(cell, options.wheelhouse):
+        found = [str(options.wheelhouse)]
+    elif cell.index != DEFAULT_INDEX:
+        found = pages.pages_of(matrix, cell, options.pytorch_index)
+
+    def job() -> tuple[Wheel, ...]:
+        wheels = _resolve(wanted, python=cell.python, arch=arch, kept=kept, find_links=found)
+        lock = Lock(cells={key_of(cell, arch): wheels}, tools={}, bases={})
+        if faults := list(cell_faults(matrix, lock, cell, arch)):
+            raise WorkFailed([f"the resolved wheels do not answer the matrix: {f}" for f in faults])
+        return wheels
+
+    return job
+
+
+def _tools_job(
+    matrix: Matrix, python: str, arch: Architecture, kept: tuple[Wheel, ...]
+) -> Callable[[], tuple[Wheel, ...]]:
+    wanted = Requirements(wanted=tuple(matrix.tools))
+    return lambda: _resolve(wanted, python=python, arch=arch, kept=kept)
 
 
 def base_digests(
-    matrix: Matrix, before: Lock, say: Callable[[str], None], *, upgrade: bool
+    images: Iterable[str], before: Lock, say: Callable[[str], None], *, upgrade: bool
 ) -> dict[str, str]:
-    """The digest of every system's registry image: the locked one, else what its registry says.
+    """The digest of every registry image: the locked one, else what its registry says.
 
     A registry that cannot be reached leaves the lock as it was: such a base is bootstrapped.
     """
     digests: dict[str, str] = {}
-    for name, system in matrix.systems.items():
-        locked = before.bases.get(name)
+    silent: dict[str, str] = {}
+    for image in images:
+        locked = before.bases.get(image)
+        host = registry.host_of(image)
         if locked is not None and not upgrade:
-            digests[name] = locked
+            digests[image] = locked
             continue
-        answer = registry.reachable(system.image)
-        if answer.ok:
-            digests[name] = registry.digest_of(system.image)
-        else:
-            say(f"base  {name}: {answer.reason}; {'kept' if locked else 'no digest locked'}")
-            digests |= {name: locked} if locked else {}
+        if host not in silent:
+            answer = registry.reachable(image)
+            if answer.ok:
+                digests[image] = registry.digest_of(image)
+                continue
+            silent[host] = str(answer.reason)
+            say(f"base  {answer.reason}; {'kept' if locked else 'no digest locked'}")
+        digests |= {image: locked} if locked else {}
     return digests
 
 
-def _resolve_cell(
-    matrix: Matrix, cell: Cell, kept: tuple[Wheel, ...], wheelhouse: Path | None
-) -> tuple[Wheel, ...]:
-    line = matrix.lines[cell.line]
-    page = render.torch_page(matrix, cell)
-    options = ["--find-links", str(wheelhouse or page)] if page else []
-    return _resolve(
-        [torch_requirement(matrix, cell), *matrix.with_],
-        python=cell.python,
-        kept=kept,
-        overrides=[f"{line.nccl_wheel}=={cell.nccl}"] if cell.nccl_overridden else [],
-        constraints=[f"{h.package}{held(h, cell)}" for h in holds_for(matrix, cell)],
-        options=options,
-    )
-
-
 def _resolve(
-    requirements: Iterable[str],
+    wanted: Requirements,
     *,
     python: str,
+    arch: Architecture,
     kept: tuple[Wheel, ...] = (),
-    overrides: Iterable[str] = (),
-    constraints: Iterable[str] = (),
-    options: Iterable[str] = (),
+    find_links: Iterable[str] = (),
 ) -> tuple[Wheel, ...]:
     with tempfile.TemporaryDirectory(prefix="gpucomm-lock-") as folder:
         work = Path(folder)
-        for name, lines in (("in", requirements), ("override", overrides), ("hold", constraints)):
+        for name, lines in (
+            ("in", wanted.wanted), ("override", wanted.overrides), ("hold", wanted.constraints)
+        ):  # fmt: skip
             (work / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
         output = work / "pylock.toml"
         if kept:
@@ -130,15 +265,18 @@ def _resolve(
         command = [
             find_uv_bin(), "pip", "compile", str(work / "in.txt"),
             "--override", str(work / "override.txt"), "--constraint", str(work / "hold.txt"),
-            "--python-version", python, "--python-platform", PLATFORM,
-            "--only-binary", ":all:", "--quiet", "--output-file", str(output), *options,
+            "--python-version", python,
+            "--python-platform", f"{_MACHINES[arch]}-manylinux_2_{_GLIBC}",
+            "--only-binary", ":all:", "--quiet", "--output-file", str(output),
+            *(word for page in find_links for word in ("--find-links", page)),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             reason = " ".join(done.stderr.split()) or f"uv ended with {done.returncode}"
             raise WorkFailed(reason)
         packages = tomllib.loads(output.read_text())["packages"]
-    return tuple(sorted((_wheel(entry, python) for entry in packages), key=lambda w: w.name))
+    wheels = (_wheel(entry, python, arch) for entry in packages)
+    return tuple(sorted(wheels, key=lambda w: w.name))
 
 
 def _as_pylock(wheels: tuple[Wheel, ...]) -> str:
@@ -147,9 +285,9 @@ def _as_pylock(wheels: tuple[Wheel, ...]) -> str:
     return f'lock-version = "1.0"\ncreated-by = "gpucomm"\n{rows}'
 
 
-def _wheel(entry: Mapping[str, Any], python: str) -> Wheel:
+def _wheel(entry: Mapping[str, Any], python: str, arch: Architecture) -> Wheel:
     """The best of a package's wheels for `python` on this platform. Raises WorkFailed for none."""
-    ranks = {tag: rank for rank, tag in enumerate(_tags(python))}
+    ranks = {tag: rank for rank, tag in enumerate(_tags(python, arch))}
     best: tuple[int, Wheel] | None = None
     for item in entry.get("wheels", ()):
         file = unquote(Path(urlsplit(item.get("url") or item["path"]).path).name)
@@ -178,12 +316,12 @@ def _local_size(item: Mapping[str, Any]) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _tags(python: str) -> list[Tag]:
+def _tags(python: str, arch: Architecture) -> list[Tag]:
     major, minor = (int(part) for part in python.split("."))
-    glibc = int(PLATFORM.rsplit("_", 1)[1])
-    platforms = [f"manylinux_2_{n}_x86_64" for n in range(glibc, 4, -1)]
-    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
-    platforms += ["linux_x86_64"]  # names no glibc; uv takes it, and older CPU wheels of torch are
+    machine = _MACHINES[arch]
+    platforms = [f"manylinux_2_{n}_{machine}" for n in range(_GLIBC, 4, -1)]
+    platforms += [f"manylinux{name}_{machine}" for name in ("2014", "2010", "1")]
+    platforms += [f"linux_{machine}"]  # names no glibc; uv takes it, and older wheels of torch are
     return [
         *cpython_tags((major, minor), platforms=platforms),
         *compatible_tags((major, minor), f"cp{major}{minor}", platforms=platforms),

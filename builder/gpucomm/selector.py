@@ -1,4 +1,7 @@
-"""What TARGET= takes: an alias, a cell id, a glob with braces, several by commas, or `all`."""
+"""What TARGET= takes: an alias, a cell id, a glob with braces, several by commas, or `all`.
+
+A glob and `all` pick from the standard cells. An id names any cell that can exist.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,42 @@ import difflib
 import re
 from fnmatch import fnmatchcase
 
-from gpucomm.cell import Cell, cells_of
+from gpucomm.cell import Cell
 from gpucomm.errors import WrongInput
 from gpucomm.schema import Matrix
+from gpucomm.standard import by_id, cells_of, on_demand
 
 
 def select(matrix: Matrix, selector: str) -> tuple[Cell, ...]:
-    """The cells that `selector` names, in matrix order, each once.
+    """The cells that `selector` names, in matrix order, each once; those on demand come last.
 
     Raises WrongInput with one line for every part that names nothing.
     """
-    cells = cells_of(matrix)
-    wanted: set[str] = set()
+    wanted: dict[str, Cell] = {}
     faults: list[str] = []
-    for part in _split(selector):
-        ids = {matrix.aliases[part]} if part in matrix.aliases else _matching(cells, part)
-        if not ids:
-            faults.append(_unknown(matrix, cells, part))
-        wanted |= ids
+    for part in split(selector):
+        try:
+            wanted |= {cell.id: cell for cell in _named(matrix, part)}
+        except WrongInput as error:
+            faults += error.faults
     if faults:
         raise WrongInput(faults)
-    return tuple(cell for cell in cells if cell.id in wanted)
+    standard = by_id(matrix)
+    listed = [cell for cell in cells_of(matrix) if cell.id in wanted]
+    return (*listed, *(cell for cell in wanted.values() if cell.id not in standard))
+
+
+def _named(matrix: Matrix, part: str) -> tuple[Cell, ...]:
+    standard = by_id(matrix)
+    if part in matrix.aliases:
+        return (standard[matrix.aliases[part]],)
+    if part in standard:
+        return (standard[part],)
+    if found := _matching(cells_of(matrix), part):
+        return found
+    if "-torch" in part and not set("*?[{") & set(part):
+        return (on_demand(matrix, part),)
+    raise WrongInput(_unknown(matrix, cells_of(matrix), part))
 
 
 def select_one(matrix: Matrix, selector: str) -> Cell:
@@ -38,7 +56,7 @@ def select_one(matrix: Matrix, selector: str) -> Cell:
     return chosen[0]
 
 
-def _split(selector: str) -> list[str]:
+def split(selector: str) -> list[str]:
     """Split at the commas that are not inside braces."""
     depth, pieces = 0, [""]
     for char in selector:
@@ -53,11 +71,11 @@ def _split(selector: str) -> list[str]:
     return parts
 
 
-def _matching(cells: tuple[Cell, ...], pattern: str) -> set[str]:
+def _matching(cells: tuple[Cell, ...], pattern: str) -> tuple[Cell, ...]:
     if pattern == "all":
-        return {cell.id for cell in cells}
+        return cells
     globs = expand_braces(pattern)
-    return {cell.id for cell in cells if any(fnmatchcase(cell.id, glob) for glob in globs)}
+    return tuple(cell for cell in cells if any(fnmatchcase(cell.id, glob) for glob in globs))
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -46,17 +46,16 @@ def suite_hash(project: Project, cell: Cell) -> str:
         "cell": asdict(cell),
         "labels": labels_of(matrix, cell),
         "line": _line_facts(matrix.lines[cell.line], cell),
-        "wheels": [wheel.pin for wheel in project.wheels(cell)],
+        "wheels": [asdict(wheel) for wheel in project.wheels(cell)],
     }
     digest.update(json.dumps(expected, sort_keys=True).encode())
     return digest.hexdigest()
 
 
 def _line_facts(line: Line, cell: Cell) -> dict[str, object]:
-    """What a line says of `cell`: a torch, an NCCL or a flavor beside it changes nothing here."""
-    own = line.model_dump(exclude={"torch", "flavors", "size_budget_mb", "nccl_overrides"})
-    torch = line.torch[cell.torch].model_dump()
-    return own | {"torch": torch, "size_budget_mb": line.size_budget_mb[cell.flavor]}
+    """What a line says of `cell`: a torch or a flavor beside it changes nothing here."""
+    own = line.model_dump(include={"accelerator", "nvidia_require", "environment"})
+    return own | {"size_budget_mb": line.size_budget_mb.get(cell.flavor)}
 
 
 def _record(places: Places, image: str, suite: str) -> Path:

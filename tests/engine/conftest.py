@@ -33,9 +33,10 @@ import pytest
 from docker.errors import ImageNotFound
 
 from gpucomm import bake, build, engine, lock, matrix, verify
-from gpucomm.cell import Cell, aliases_of, cells_of
+from gpucomm.cell import Cell
 from gpucomm.places import Places
 from gpucomm.project import Project
+from gpucomm.standard import aliases_of, cells_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUCOMM = Path(sys.executable).parent / "gpucomm"

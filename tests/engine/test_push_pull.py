@@ -25,7 +25,7 @@ from gpucomm import bake, base, build, lock, registry, resolve
 from gpucomm.buildsecrets import BuildSecrets
 from gpucomm.errors import WorkFailed
 from gpucomm.lock import Lock
-from gpucomm.schema import Matrix
+from gpucomm.schema import System
 
 if TYPE_CHECKING:
     from tests.engine.conftest import Checkout, LoopbackRegistry
@@ -237,7 +237,9 @@ def test_a_registry_that_fails_in_the_middle_is_a_failed_push(how: str, checkout
     assert (done.code, done.out) == (1, [])
     (line,) = done.err
     assert line.startswith(f"gpucomm: push {repository}:{checkout.cell.id}: ")
-    assert ("500" if how == "status 500" else "EOF") in line
+    # How a cut connection is called depends on who was writing when it was cut.
+    cut = ("EOF", "broken pipe", "connection reset")
+    assert any(word in line for word in (("500",) if how == "status 500" else cut)), line
 
 
 @pytest.mark.parametrize("where", ["layer", "alias"])
@@ -292,13 +294,10 @@ def test_a_registry_that_cannot_be_reached_is_no_failed_work(checkout: Checkout)
 # ---------------------------------------------------------------- the base
 
 
-def with_base(checkout: Checkout, image: str) -> Matrix:
-    """The checkout's matrix with `image` as the base of every system."""
-    systems = {
-        name: system.model_copy(update={"image": image, "base": "auto"})
-        for name, system in checkout.project.matrix.systems.items()
-    }
-    return checkout.project.matrix.model_copy(update={"systems": systems})
+def with_base(checkout: Checkout, image: str) -> System:
+    """The system of the checkout's cell with `image` as its base."""
+    system = checkout.project.matrix.systems[checkout.cell.os]
+    return system.model_copy(update={"image": image, "base": "auto"})
 
 
 def test_the_lock_takes_the_digest_that_the_registry_has(
@@ -306,28 +305,29 @@ def test_the_lock_takes_the_digest_that_the_registry_has(
 ) -> None:
     name = f"{checkout.name}/base"
     digest = loopback_registry.publish(name, "stable", f"{checkout.token} base")
-    matrix = with_base(checkout, f"{loopback_registry.host}/{name}:stable")
-    expected = dict.fromkeys(matrix.systems, digest)
+    image = f"{loopback_registry.host}/{name}:stable"
     said: list[str] = []
-    assert resolve.base_digests(matrix, lock.EMPTY, said.append, upgrade=False) == expected
+
+    def digests(locked: Lock, *, upgrade: bool = False, of: str = image) -> dict[str, str]:
+        return resolve.base_digests([of], locked, said.append, upgrade=upgrade)
+
+    assert digests(lock.EMPTY) == {image: digest}
 
     # What was locked is kept, until an upgrade is asked for.
     newer = loopback_registry.publish(name, "stable", f"{checkout.token} newer base")
-    locked = Lock(cells={}, tools={}, bases=expected)
-    assert resolve.base_digests(matrix, locked, said.append, upgrade=False) == expected
-    upgraded = resolve.base_digests(matrix, locked, said.append, upgrade=True)
-    assert upgraded == dict.fromkeys(matrix.systems, newer) != expected
+    locked = Lock(cells={}, tools={}, bases={image: digest})
+    assert digests(locked) == {image: digest}
+    assert digests(locked, upgrade=True) == {image: newer} != {image: digest}
     assert said == []
 
     # A tag that is not there is no reason to bootstrap.
-    absent = with_base(checkout, f"{loopback_registry.host}/{name}:absent")
     with pytest.raises(WorkFailed, match="not found"):
-        resolve.base_digests(absent, lock.EMPTY, said.append, upgrade=False)
+        digests(lock.EMPTY, of=f"{loopback_registry.host}/{name}:absent")
 
     loopback_registry.stop()
-    assert resolve.base_digests(matrix, locked, said.append, upgrade=True) == expected
-    assert resolve.base_digests(matrix, lock.EMPTY, said.append, upgrade=False) == {}
-    assert len(said) == 2 * len(matrix.systems)
+    assert digests(locked, upgrade=True) == {image: digest}
+    assert digests(lock.EMPTY) == {}
+    assert len(said) == 2
     assert all(f"{loopback_registry.host} cannot be reached" in line for line in said)
     assert "kept" in said[0]
     assert "no digest locked" in said[-1]
@@ -338,21 +338,21 @@ def test_a_registry_base_is_taken_while_its_registry_answers(
 ) -> None:
     name, digest = checkout.cell.os, f"sha256:{'ab' * 32}"
     image = f"{loopback_registry.host}/{checkout.name}/base:stable"
-    system = with_base(checkout, image).systems[name]
+    system = with_base(checkout, image)
     # Like the engine, and whatever no_proxy says, a registry on loopback is asked directly.
     monkeypatch.setattr(urllib.request, "_opener", None)
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(variable, "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert base.choose(system, name, digest, wanted="auto") == ("registry", None)
+    assert base.choose(system, image, name, digest, wanted="auto") == ("registry", None)
     loopback_registry.stop()
-    kind, note = base.choose(system, name, digest, wanted="auto")
+    kind, note = base.choose(system, image, name, digest, wanted="auto")
     assert kind == "bootstrap"
     assert note is not None
     assert note.startswith(f"base {name}: bootstrapped, registry {loopback_registry.host} cannot")
     loopback_registry.start()
-    assert base.choose(system, name, digest, wanted="auto") == ("registry", None)
+    assert base.choose(system, image, name, digest, wanted="auto") == ("registry", None)
 
 
 def test_a_build_stands_on_the_locked_digest_of_a_registry_base(
@@ -363,7 +363,7 @@ def test_a_build_stands_on_the_locked_digest_of_a_registry_base(
     digest = loopback_registry.publish(name, "stable", says)
     loopback_registry.publish(name, "stable", f"{checkout.token} a later base")
     image = f"{loopback_registry.host}/{name}:stable"
-    chosen = base.registry_base(with_base(checkout, image).systems[cell.os], digest)
+    chosen = base.registry_base(image, digest)
 
     folder = project.places.images / cell.id
     folder.mkdir(parents=True)
@@ -374,7 +374,7 @@ def test_a_build_stands_on_the_locked_digest_of_a_registry_base(
         (extra / "mark").write_text("x")
     printed = io.StringIO()
     built = bake.bake(
-        cell, project.places, chosen,
+        cell, project.places, folder, chosen,
         epoch=project.matrix.source_date_epoch, name=project.reference(cell),
         secrets=BuildSecrets(files={}), wheelhouse=None, console=Console(file=printed),
     )  # fmt: skip

@@ -12,7 +12,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,41 +19,28 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.command import GPUCOMM, ROOT
+from tests.command import gpucomm as run
 
 from gpucomm import buildsecrets, engine
 from gpucomm import project as projects
-from gpucomm.cell import cells_of
 from gpucomm.selector import select_one
+from gpucomm.standard import cells_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.heavy]
 
-ROOT = Path(__file__).resolve().parents[2]
-GPUCOMM = Path(sys.executable).parent / "gpucomm"
 PROJECT = projects.load(start=ROOT)
 CELL = select_one(PROJECT.matrix, "cu121")
 OTHER = next(
     cell
     for cell in cells_of(PROJECT.matrix)
-    if (cell.line, cell.torch, cell.flavor) == (CELL.line, CELL.torch, CELL.flavor)
-    and cell.nccl_overridden
+    if (cell.line, cell.torch) == (CELL.line, CELL.torch) and cell.nccl_overridden
 )
 BUNDLED, OVERRIDDEN = CELL.id, OTHER.id
-NCCL = PROJECT.matrix.lines[CELL.line].nccl_wheel or ""
+NCCL = PROJECT.matrix.nccl_families[PROJECT.matrix.lines[CELL.line].nccl_family or ""].wheel
 SITE = f"/opt/venv/lib/python{CELL.python}/site-packages"
 
 Child = Callable[..., str]
-
-
-def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(GPUCOMM), *arguments],
-        cwd=ROOT,
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -229,16 +215,25 @@ RUN pip install --no-index --find-links /wheels needs-torch
 # ---------------------------------------------------------------- other cells and interrupts
 
 
-def test_the_cpu_cell_is_built_from_a_wheelhouse() -> None:
+def test_a_cpu_cell_is_built_from_a_wheelhouse() -> None:
     folders = os.environ.get("WHEELHOUSE") or os.environ.get("PIP_FIND_LINKS", "")
-    cell = select_one(PROJECT.matrix, "cpu")
-    torch = next(wheel for wheel in PROJECT.wheels(cell) if wheel.name == "torch")
-    found = [folder for folder in folders.split() if (Path(folder) / torch.file).is_file()]
-    if not found:
-        pytest.skip(f"no wheelhouse with {torch.file}: name one in WHEELHOUSE")
-    built = run("build", "cpu", WHEELHOUSE=found[0])
+    locked = {
+        cell: next(wheel.file for wheel in PROJECT.wheels(cell) if wheel.name == "torch")
+        for cell in cells_of(PROJECT.matrix)
+        if cell.line == "cpu" and PROJECT.wheels(cell)
+    }
+    served = [
+        (cell.id, folder)
+        for cell, file in locked.items()
+        for folder in folders.split()
+        if (Path(folder) / file).is_file()
+    ]
+    if not served:
+        pytest.skip(f"name a wheelhouse in WHEELHOUSE with one of {', '.join(locked.values())}")
+    cell, folder = served[0]
+    built = run("build", cell, WHEELHOUSE=folder)
     assert built.returncode == 0, built.stdout + built.stderr
-    tested = run("selftest", "cpu")
+    tested = run("selftest", cell)
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert "gloo" in tested.stdout
 

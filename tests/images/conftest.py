@@ -18,8 +18,9 @@ import pytest
 import testinfra
 
 from gpucomm import engine, project
-from gpucomm.cell import Cell, cells_of
+from gpucomm.cell import Cell
 from gpucomm.project import Project
+from gpucomm.selector import select_one
 
 TIMEOUT = 300  # seconds for one command in a container
 
@@ -43,13 +44,24 @@ class Expected:
     @property
     def nccl_wheel(self) -> str | None:
         """Name of the NCCL wheel of the cell's line."""
-        return self.project.matrix.lines[self.cell.line].nccl_wheel
+        family = self.project.matrix.lines[self.cell.line].nccl_family
+        return self.project.matrix.nccl_families[family].wheel if family else None
 
     @property
-    def nccl_code(self) -> int:
-        """The cell's NCCL version as ncclGetVersion gives it (nccl.h: NCCL_VERSION)."""
-        major, minor, patch = (int(part) for part in (self.cell.nccl or "").split("."))
+    def library_code(self) -> int:
+        """Version of the cell's NCCL or RCCL as ncclGetVersion gives it (nccl.h: NCCL_VERSION)."""
+        version = self.cell.nccl or self.cell.rccl or ""
+        major, minor, patch = (int(part) for part in version.split("."))
         return major * 10000 + minor * 100 + patch
+
+    @property
+    def apt(self) -> set[str]:
+        """The Debian packages that the cell's flavor and extras ask for."""
+        extras = (self.project.matrix.extras[extra].apt for extra in self.cell.extras)
+        return {
+            *self.project.matrix.flavors[self.cell.flavor].apt,
+            *(p for row in extras for p in row),
+        }
 
 
 Run = Callable[..., Ran]
@@ -106,9 +118,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def expected(pytestconfig: pytest.Config) -> Expected:
     """What the image must be."""
     loaded = project.load()
-    wanted = pytestconfig.getoption("--cell")
-    cell = next(cell for cell in cells_of(loaded.matrix) if cell.id == wanted)
-    return Expected(project=loaded, cell=cell)
+    return Expected(
+        project=loaded, cell=select_one(loaded.matrix, pytestconfig.getoption("--cell"))
+    )
 
 
 @pytest.fixture(scope="session")

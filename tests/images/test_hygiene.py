@@ -59,6 +59,8 @@ def test_no_mirror_or_proxy_stayed(image: str, run: Any, config: dict[str, Any])
 
 def test_apt_sources_are_debians_own(host: Any, expected: Any) -> None:
     release = expected.project.matrix.systems[expected.cell.os].release
+    if expected.project.matrix.systems[expected.cell.os].distribution != "debian":
+        pytest.skip("its image comes from a registry, with that distributor's sources")
     text = host.check_output(
         "cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null || true"
     )
@@ -78,7 +80,9 @@ def test_byte_code_is_hash_based(host: Any) -> None:
 
 
 def test_size_is_within_the_budget(run: Any, expected: Any) -> None:
+    line = expected.project.matrix.lines[expected.cell.line]
+    if (budget := line.size_budget_mb.get(expected.cell.flavor)) is None:
+        pytest.skip("the matrix has no size budget for this line and flavor")
     done = run("du", "--one-file-system", "--summarize", "--block-size=MB", "/",
                options=["--user", "root"])  # fmt: skip
-    line = expected.project.matrix.lines[expected.cell.line]
-    assert 0 < int(done.out.split("MB")[0]) <= line.size_budget_mb[expected.cell.flavor]
+    assert 0 < int(done.out.split("MB")[0]) <= budget

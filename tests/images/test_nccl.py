@@ -39,9 +39,9 @@ print(json.dumps({"files": len(files), "changed": changed}))
 
 @pytest.fixture(autouse=True)
 def has_nccl(expected: Any) -> None:
-    """These tests are about NCCL; a line without it is covered by test_no_nccl.py."""
+    """These tests are about NCCL as a wheel; what has none is covered by test_no_nccl.py."""
     if expected.cell.nccl is None:
-        pytest.skip("this line has no NCCL")
+        pytest.skip("this cell has no NCCL wheel")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_one_libnccl_is_mapped(loaded: dict[str, Any]) -> None:
 
 
 def test_loaded_version(loaded: dict[str, Any], expected: Any) -> None:
-    assert loaded["version"] == expected.nccl_code
+    assert loaded["version"] == expected.library_code
 
 
 def test_one_libnccl_on_disk(root_host: Any) -> None:

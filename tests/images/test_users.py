@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,8 @@ def test_torchrun_all_reduce(run: Callable[..., Any], way: str) -> None:
     script = f"{write}cd / && {launch} /tmp/r.py"
     done = run("env", "GLOO_SOCKET_IFNAME=lo", "sh", "-c", script, options=WAYS[way])
     assert done.code == 0, done.out + done.err
-    assert sorted(done.out.split("\n")) == ["", "rank 0 ok", "rank 1 ok"]
+    # Gloo of some versions says itself how many peers it found, in the midst of our own lines.
+    assert sorted(re.findall(r"rank \d ok", done.out)) == ["rank 0 ok", "rank 1 ok"], done.out
 
 
 def test_default_user_is_not_root(run: Callable[..., Any]) -> None:

@@ -12,10 +12,11 @@ import pytest
 from gpucomm.bake import bake_file, cell_advice, failure_text
 from gpucomm.base import Base
 from gpucomm.buildsecrets import BuildSecrets
-from gpucomm.cell import Cell, cells_of
+from gpucomm.cell import Cell
 from gpucomm.places import Places
 from gpucomm.progress import Progress
 from gpucomm.schema import Matrix
+from gpucomm.standard import cells_of
 
 PLACES = Places(root=Path("/checkout"), cache=Path("/cache"))
 DIGEST = f"sha256:{'ab' * 32}"
@@ -39,7 +40,7 @@ def targets(
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     found = bake_file(
-        cell, PLACES, base,
+        cell, PLACES, PLACES.images / cell.id, base,
         epoch=1700000000, name="registry.example/gpucomm:building", secrets=secrets or {},
         wheelhouse=wheelhouse, env=env or {},
     )  # fmt: skip

@@ -20,8 +20,11 @@ from gpucomm.schema import System
 
 DIGEST = f"sha256:{'ab' * 32}"
 SYSTEM = System(
+    distribution="debian",
     release="bookworm",
     python="3.11",
+    glibc="2.36",
+    architectures=["amd64"],
     image="registry.example:5000/library/debian:bookworm-slim",
     base="auto",
 )
@@ -57,14 +60,47 @@ def test_choice(
     kind: Literal["registry", "bootstrap"],
     note: str | None,
 ) -> None:
-    found = base.choose(SYSTEM, "debian12", digest, wanted=wanted, reach=lambda _: answer)
+    found = base.choose(
+        SYSTEM, SYSTEM.image, "debian12", digest, wanted=wanted, reach=lambda _: answer
+    )
     assert found == (kind, note)
+
+
+TOOLKIT = "registry.example:5000/nvidia/cuda:13.0.3-devel-ubuntu24.04"
+UBUNTU = SYSTEM.model_copy(
+    update={"distribution": "ubuntu", "release": "noble", "base": "registry"}
+)
+
+
+@pytest.mark.parametrize(
+    ("system", "image", "why"),
+    [
+        (UBUNTU, UBUNTU.image, "noble cannot be bootstrapped here"),
+        (SYSTEM, TOOLKIT, "a bootstrapped Debian has no such toolkit"),
+    ],
+    ids=["ubuntu", "toolkit"],
+)
+def test_what_cannot_be_bootstrapped_comes_from_its_registry_or_not_at_all(
+    system: System, image: str, why: str
+) -> None:
+    def chosen(digest: str | None, wanted: str, answer: Reachable) -> object:
+        return base.choose(system, image, "one", digest, wanted=wanted, reach=lambda _: answer)
+
+    for wanted in ("auto", "registry"):
+        for answer in (UP, DOWN):
+            assert chosen(DIGEST, wanted, answer) == ("registry", None)
+        with pytest.raises(WrongInput, match=f"no digest of {image}: run gpucomm lock where"):
+            chosen(None, wanted, DOWN)
+    with pytest.raises(WrongInput, match=f"{why}; it comes from {image}: take --base registry"):
+        chosen(DIGEST, "bootstrap", UP)
 
 
 @pytest.mark.parametrize("answer", [UP, DOWN])
 def test_a_registry_base_without_a_digest_is_wrong_input(answer: Reachable) -> None:
     with pytest.raises(WrongInput, match=r"no digest of registry\.example.*gpucomm lock"):
-        base.choose(SYSTEM, "debian12", None, wanted="registry", reach=lambda _: answer)
+        base.choose(
+            SYSTEM, SYSTEM.image, "debian12", None, wanted="registry", reach=lambda _: answer
+        )
 
 
 def test_the_registry_of_the_image_is_asked_and_only_when_it_matters() -> None:
@@ -74,15 +110,15 @@ def test_the_registry_of_the_image_is_asked_and_only_when_it_matters() -> None:
         asked.append(reference)
         return UP
 
-    base.choose(SYSTEM, "debian12", None, wanted="auto", reach=reach)
-    base.choose(SYSTEM, "debian12", DIGEST, wanted="bootstrap", reach=reach)
+    base.choose(SYSTEM, SYSTEM.image, "debian12", None, wanted="auto", reach=reach)
+    base.choose(SYSTEM, SYSTEM.image, "debian12", DIGEST, wanted="bootstrap", reach=reach)
     assert asked == []
-    base.choose(SYSTEM, "debian12", DIGEST, wanted="auto", reach=reach)
+    base.choose(SYSTEM, SYSTEM.image, "debian12", DIGEST, wanted="auto", reach=reach)
     assert asked == [SYSTEM.image]
 
 
 def test_a_registry_base_is_named_by_digest_and_without_its_tag() -> None:
-    assert base.registry_base(SYSTEM, DIGEST) == Base(
+    assert base.registry_base(SYSTEM.image, DIGEST) == Base(
         kind="registry",
         identity=DIGEST,
         context=f"docker-image://registry.example:5000/library/debian@{DIGEST}",

@@ -9,9 +9,9 @@ import pytest
 
 from gpucomm import build, engine
 from gpucomm.build import Options
-from gpucomm.cell import cells_of
 from gpucomm.errors import Unusable, WrongInput
 from gpucomm.project import Project
+from gpucomm.standard import cells_of, on_demand
 
 REPOSITORY = "registry.example/team/gpucomm"
 
@@ -66,7 +66,7 @@ def test_every_wrong_option_is_named_at_once(
     small_project: Project, bare_env: pytest.MonkeyPatch
 ) -> None:
     project = replace(small_project, lock=replace(small_project.lock, bases={}))
-    cells = cells_of(project.matrix)
+    cells = tuple(cell for cell in cells_of(project.matrix) if project.wheels(cell))
     build.check_options(project, cells, Options())
     with pytest.raises(WrongInput) as caught:
         build.check_options(
@@ -74,4 +74,32 @@ def test_every_wrong_option_is_named_at_once(
         )
     wheelhouse, base = caught.value.faults
     assert wheelhouse.endswith("which cpu-torch2.13.0 needs")
-    assert base.startswith("the lock has no digest of ")
+    assert base.startswith("base debian12: the lock has no digest of ")
+
+
+def test_an_unlocked_cell_is_refused_unless_it_is_allowed(
+    small_project: Project, bare_env: pytest.MonkeyPatch
+) -> None:
+    (cell,) = (one for one in cells_of(small_project.matrix) if one.accelerator == "rocm")
+    with pytest.raises(WrongInput) as caught:
+        build.check_options(small_project, (cell,), Options())
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"{cell.id} is unlocked: the PyTorch index of rocm6.1 could not be")
+    assert "--allow-unlocked" in fault
+    build.check_options(small_project, (cell,), Options(allow_unlocked=True))
+
+
+def test_what_is_made_on_demand_has_its_files_beside_the_checkouts_own(
+    small_project: Project,
+) -> None:
+    matrix, where = small_project.matrix, small_project.places
+    standard = cells_of(matrix)[0]
+    cell = on_demand(matrix, "cu121-torch2.4.1-mpi")
+    assert small_project.recipe(standard) == where.images / standard.id
+    assert small_project.recipe(cell) == where.root / ".gpucomm" / "on-demand" / cell.id
+    assert small_project.write_recipes((standard, cell)) == 0
+    assert "openmpi-bin" in (small_project.recipe(cell) / "Dockerfile").read_text()
+    assert not (where.images / cell.id).exists()
+    # It shares the lock of the cell without the extra, so nothing has to be resolved for it.
+    assert not small_project.never_resolved(cell)
+    assert small_project.never_resolved(on_demand(matrix, "cu121-torch2.2.2-torchvision"))

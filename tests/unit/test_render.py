@@ -20,16 +20,29 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from gpucomm import layers, render
-from gpucomm.cell import Cell, cells_of
+from gpucomm import lock as locks
+from gpucomm.cell import Cell
 from gpucomm.errors import WorkFailed
 from gpucomm.lock import Lock, Wheel
 from gpucomm.project import Project
+from gpucomm.rules import platforms
 from gpucomm.schema import Matrix
+from gpucomm.standard import cells_of, on_demand
 
 MakeWheel = Callable[..., Wheel]
 GOLDEN = Path(__file__).parent / "golden"
 OVERRIDDEN = "cu121-torch2.4.1-nccl2.21.5"
-GOLDEN_CELLS = (OVERRIDDEN, "cu121-torch2.4.1-nccl2.20.5-slim", "cpu-torch2.13.0")
+NEW = "cu130-torch2.13.0-nccl2.29.7"
+ROCM = "rocm6.1-torch2.4.1-rccl2.18.6"
+STANDARD = (
+    OVERRIDDEN,
+    "cu121-torch2.4.1-nccl2.20.5-slim",
+    "cu121-torch2.4.1-nccl2.20.5-torchvision",
+    NEW,
+    ROCM,
+    "cpu-torch2.13.0",
+)
+ON_DEMAND = ("cu121-torch2.4.1-nccl2.20.5-mpi", f"{NEW}-devel")
 
 
 def rendered_small(root: Path, small: Matrix, small_lock: Lock) -> dict[str, str]:
@@ -43,13 +56,29 @@ def cell_named(matrix: Matrix, name: str) -> Cell:
 # ---------------------------------------------------------------- what is rendered
 
 
-@pytest.mark.parametrize("cell", GOLDEN_CELLS)
-def test_golden_files(cell: str, root: Path, small: Matrix, small_lock: Lock) -> None:
-    files = {
-        name: text
-        for name, text in rendered_small(root, small, small_lock).items()
-        if name.startswith(f"{cell}/")
+def with_nvcc(small: Matrix, small_lock: Lock, make_wheel: MakeWheel) -> Lock:
+    """The small lock, and one for the devel flavor of the CUDA 13 line."""
+    devel = on_demand(small, f"{NEW}-devel")
+    plain = cell_named(small, NEW)
+    added = make_wheel("nvidia-cuda-nvcc", "13.0.88")
+    cells = {
+        locks.key_of(devel, arch): (*small_lock.cells[locks.key_of(plain, arch)], added)
+        for arch in platforms(small, devel)
     }
+    return replace(small_lock, cells={**small_lock.cells, **cells})
+
+
+@pytest.mark.parametrize("cell", [*STANDARD, *ON_DEMAND])
+def test_golden_files(
+    cell: str, root: Path, small: Matrix, small_lock: Lock, make_wheel: MakeWheel
+) -> None:
+    lock = with_nvcc(small, small_lock, make_wheel)
+    one = on_demand(small, cell)
+    found = render.render_cell(small, lock, root / "templates", one)
+    files = {f"{cell}/{name}": text for name, text in found.items()}
+    if cell in STANDARD:
+        everything = rendered_small(root, small, small_lock)
+        assert files.items() <= everything.items()
     folder = GOLDEN / cell
     if os.environ.get("GPUCOMM_GOLDEN") == "refresh":
         shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +140,11 @@ def test_the_date_is_declared_in_every_stage_that_runs_something(real: Project) 
 def test_every_requirement_file_is_mounted_and_every_mounted_one_is_there(real: Project) -> None:
     files = real.rendered()
     for cell in cells_of(real.matrix):
-        mounted = set(re.findall(r"source=(requirements/\S+?),", files[f"{cell.id}/Dockerfile"]))
+        text = files[f"{cell.id}/Dockerfile"]
+        mounted = set(re.findall(r"source=(requirements/\S+?),", text))
+        if "source=requirements," in text:  # the whole folder, for a cell that is not locked
+            names = ("unlocked", "overrides", "constraints")
+            mounted |= {f"requirements/{name}.txt" for name in names}
         there = {
             name.removeprefix(f"{cell.id}/")
             for name in files
@@ -126,61 +159,99 @@ def test_every_copied_stage_is_there_and_nccl_is_the_last_layer_of_wheels(real: 
         stages = set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.M))
         copied = re.findall(r"^COPY --link --from=(\S+) /out/ /opt/venv/$", text, re.M)
         assert set(copied) <= stages
-        names = [layer.name for layer in layers.layers_of(real.wheels(cell))]
+        if not real.wheels(cell):
+            assert copied == ["torch", "selftest"], cell.id
+            continue
+        names = [layer.name for layer in layers.layers_of({"amd64": real.wheels(cell)})]
         assert copied == [*names, "selftest"]
-        assert ("nccl" in names) == (cell.accelerator == "cuda")
-        assert cell.accelerator != "cuda" or names[-1] == "nccl"
+        assert ("nccl" in names) == (cell.nccl is not None)
+        assert cell.nccl is None or names[-1] == "nccl"
 
 
 def test_the_requirements_of_a_cell_are_its_wheels_each_once(real: Project) -> None:
     files = real.rendered()
     for cell in cells_of(real.matrix):
+        locked = real.lock.locked(cell, real.matrix)
+        if not locked:
+            continue
         pins = [
             line
             for name, text in files.items()
             if name.startswith(f"{cell.id}/requirements/") and not name.endswith("/tools.txt")
             for line in text.splitlines()
         ]
-        assert sorted(pins) == sorted(wheel.pin for wheel in real.wheels(cell)), cell.id
+        wheels = [wheel for arch in locked for wheel in real.lock.wheels(cell, real.matrix, arch)]
+        assert len(pins) == len({(wheel.name, wheel.version) for wheel in wheels}), cell.id
+        hashes = [digest for line in pins for digest in re.findall(r"sha256:(\w{64})", line)]
+        assert sorted(hashes) == sorted({wheel.sha256 for wheel in wheels}), cell.id
+
+
+def test_an_unlocked_cell_says_why_and_pins_nothing(real: Project) -> None:
+    files = real.rendered()
+    cells = [cell for cell in cells_of(real.matrix) if not real.wheels(cell)]
+    assert {cell.accelerator for cell in cells} == {"cuda", "rocm", "cpu"}
+    for cell in cells:
+        said = files[f"{cell.id}/Dockerfile"].splitlines()[2]
+        assert said == f"# unlocked: {real.lock.reason(cell, real.matrix)}"
+        asked = files[f"{cell.id}/requirements/unlocked.txt"].splitlines()
+        assert asked[0] == f"torch=={cell.torch}+{cell.line}"
+        assert "--hash" not in "".join(asked)
 
 
 NAMES = st.sampled_from(
     ["torch", "triton", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12",
-     "nvidia-cublas-cu12", "nvidia-nvtx", "torchvision", "triton-extra", "nvidia"]
+     "nvidia-cublas-cu12", "nvidia-nvtx", "torchvision", "triton-extra", "nvidia", "rocm",
+     "rocm-sdk-core", "triton-rocm", "nvidia-cuda-nvcc", "cuda-toolkit"]
 )  # fmt: skip
 
 
 @given(names=st.lists(NAMES, unique=True))
 def test_layers_partition_any_wheels(names: list[str], make_wheel: MakeWheel) -> None:
     wheels = [make_wheel(name, "1.0") for name in names]
-    found = layers.layers_of(wheels)
-    spread = [wheel for layer in found for wheel in layer.wheels]
-    assert sorted(wheel.name for wheel in spread) == sorted(names)
-    assert all(layer.wheels for layer in found)
+    found = layers.layers_of({"amd64": tuple(wheels)})
+    spread = [pin for layer in found for pin in layer.pins]
+    assert sorted(pin.name for pin in spread) == sorted(names)
+    assert all(layer.pins for layer in found)
     order = [layers.ORDER.index(layer.name) for layer in found]
     assert order == sorted(set(order))
 
 
 def test_torch_and_triton_are_apart_from_nccl(make_wheel: MakeWheel) -> None:
     names = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-cudnn-cu12", "nvidia-nvtx", "six",
-             "triton-extra", "torchvision")  # fmt: skip
-    found = layers.layers_of(make_wheel(name, "1") for name in names)
-    assert {layer.name: [wheel.name for wheel in layer.wheels] for layer in found} == {
+             "triton-extra", "torchvision", "nvidia-nvvm", "rocm-sdk-libraries")  # fmt: skip
+    found = layers.layers_of({"amd64": tuple(make_wheel(name, "1") for name in names)})
+    assert {layer.name: [pin.name for pin in layer.pins] for layer in found} == {
         "cuda": ["nvidia-nvtx"],
-        "python": ["six", "triton-extra", "torchvision"],
+        "rocm": ["rocm-sdk-libraries"],
+        "python": ["six", "triton-extra"],
         "cudnn": ["nvidia-cudnn-cu12"],
         "triton": ["triton"],
         "torch": ["torch"],
+        "toolkit": ["nvidia-nvvm"],
+        "extras": ["torchvision"],
         "nccl": ["nvidia-nccl-cu12"],
     }
 
 
+def test_one_line_serves_every_platform_and_tells_what_only_one_has(make_wheel: MakeWheel) -> None:
+    both = make_wheel("torch", "2.13.0")
+    other = replace(both, file="other.whl", sha256="ab" * 32)
+    alone = make_wheel("nvidia-cufile", "1.0")
+    pins = layers.pins_of({"amd64": (both, alone), "arm64": (other,)})
+    assert [pin.line for pin in pins] == [
+        f"nvidia-cufile==1.0 ; platform_machine == 'x86_64' --hash=sha256:{alone.sha256}",
+        f"torch==2.13.0 --hash=sha256:{both.sha256} --hash=sha256:{'ab' * 32}",
+    ]
+
+
 def test_slim_has_no_triton_and_no_compiler(real: Project) -> None:
     files = real.rendered()
-    slims = [cell.id for cell in cells_of(real.matrix) if cell.flavor == "slim"]
+    slims = [c.id for c in cells_of(real.matrix) if c.flavor == "slim" and real.wheels(c)]
     assert slims
     for name in slims:
-        text = "".join(text for file, text in files.items() if file.startswith(f"{name}/"))
+        text = "".join(
+            text for file, text in files.items() if re.match(rf"{name}/(requirements|pins)/", file)
+        )
         assert "triton" not in text
         assert not re.search(r"^ +gcc \\$", text, re.M)
         full = files[f"{name.removesuffix('-slim')}/Dockerfile"]
@@ -217,11 +288,12 @@ def test_constraints_fix_torch_and_what_it_loads_and_nothing_else(
 def test_another_nccl_changes_nothing_below_its_layer(real: Project) -> None:
     """What makes another NCCL cost one layer: everything else is the same, byte for byte."""
     files = real.rendered()
+    cells = [cell for cell in cells_of(real.matrix) if cell.nccl and real.wheels(cell)]
     pairs = [
         (first, second)
-        for first in cells_of(real.matrix)
-        for second in cells_of(real.matrix)
-        if first.nccl and second.nccl and first.nccl < second.nccl
+        for first in cells
+        for second in cells
+        if first.nccl != second.nccl and not first.nccl_overridden
         and replace(first, nccl=second.nccl, nccl_overridden=second.nccl_overridden,
                     id=second.id, pins_id=second.pins_id) == second
     ]  # fmt: skip
@@ -242,7 +314,7 @@ def test_another_nccl_changes_nothing_below_its_layer(real: Project) -> None:
 
 
 def test_labels_tell_the_facts_of_a_cell(small: Matrix) -> None:
-    assert render.labels_of(small, cell_named(small, f"{OVERRIDDEN}-slim")) == {
+    assert render.labels_of(small, on_demand(small, f"{OVERRIDDEN}-slim")) == {
         "org.opencontainers.image.title": f"{OVERRIDDEN}-slim",
         "org.opencontainers.image.description": "PyTorch 2.4.1 with NCCL 2.21.5",
         "org.opencontainers.image.source": "https://source.example/gpucomm",
@@ -265,9 +337,13 @@ def test_only_a_line_with_its_own_index_reads_a_page_of_wheels(
     root: Path, small: Matrix, small_lock: Lock
 ) -> None:
     files = rendered_small(root, small, small_lock)
-    assert "page=https://wheels.example/whl/cpu/torch/;" in files["cpu-torch2.13.0/Dockerfile"]
+    text = files["cpu-torch2.13.0/Dockerfile"]
+    assert "PYTORCH_INDEX_DEFAULT=https://wheels.example/whl unpack-wheels" in text
+    assert re.findall(r"--page=(\S+)", text) == ["cpu/torch/"]
+    pages = re.findall(r"--page=(\S+)", files[f"{ROCM}/Dockerfile"])
+    assert pages == ["rocm6.1/torch/", "rocm6.1/pytorch-triton-rocm/"]
     for cell in cells_of(small):
-        if cell.accelerator == "cuda":
+        if cell.index == "default":
             text = files[f"{cell.id}/Dockerfile"]
             assert "wheels.example" not in text
             assert "AS wheelhouse" not in text

@@ -15,22 +15,26 @@ from typing import Any
 import pytest
 
 from gpucomm import verify
-from gpucomm.cell import Cell, cells_of
+from gpucomm.cell import Cell
 from gpucomm.errors import WorkFailed
 from gpucomm.lock import Wheel
 from gpucomm.project import Project
 from gpucomm.schema import Matrix
+from gpucomm.standard import by_id, cells_of
 from gpucomm.verify import suite_hash
 
 MakeWheel = Callable[..., Wheel]
 ParseMatrix = Callable[[str], Matrix]
 IMAGE = f"sha256:{'ab' * 32}"
 CELL = "cu121-torch2.4.1-nccl2.20.5"
+PINS, CPU = f"{CELL}-py3.11", "cpu-torch2.13.0-py3.11"
+OVERRIDES = '{nccl: "2.20.5", overrides: ["2.21.5"]}'
+BUDGET = "size_budget_mb: {runtime: 6400, slim: 5600}"
 
 
 @pytest.fixture
 def cell(small: Matrix) -> Cell:
-    return next(cell for cell in cells_of(small) if cell.id == CELL)
+    return by_id(small)[CELL]
 
 
 # ---------------------------------------------------------------- the hash of the suite
@@ -56,9 +60,11 @@ def test_a_changed_image_test_is_another_suite(small_project: Project, cell: Cel
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        pytest.param("source.example", "other.example", id="label"),
+        pytest.param("source.example/gpucomm", "other.example/gpucomm", id="label"),
         pytest.param("{runtime: 6400,", "{runtime: 6500,", id="budget"),
+        pytest.param(BUDGET, "size_budget_mb: {slim: 5600}", id="no-budget"),
         pytest.param("cuda>=12.0", "cuda>=12.1", id="nvidia-require"),
+        pytest.param(BUDGET, f"{BUDGET}\n    environment: {{A: b}}", id="environment"),
     ],
 )
 def test_a_changed_expectation_is_another_suite(
@@ -73,9 +79,9 @@ def test_a_changed_expectation_is_another_suite(
 @pytest.mark.parametrize("field", ["version", "sha256"])
 def test_a_changed_pin_is_another_suite(field: str, small_project: Project, cell: Cell) -> None:
     lock = small_project.lock
-    first, *rest = lock.cells[CELL]
+    first, *rest = lock.cells[PINS]
     changed = {"version": replace(first, version="9.9"), "sha256": replace(first, sha256="f" * 64)}
-    cells = {**lock.cells, CELL: (changed[field], *rest)}
+    cells = {**lock.cells, PINS: (changed[field], *rest)}
     other = replace(small_project, lock=replace(lock, cells=cells))
     assert suite_hash(other, cell) != suite_hash(small_project, cell)
 
@@ -99,8 +105,8 @@ def test_nothing_else_is_another_suite(
     text = text.replace("{runtime: 1600}", "{runtime: 1700}")
     other = replace(small_project, matrix=parse_matrix(text))
     lock = other.lock
-    cpu = (*lock.cells["cpu-torch2.13.0"], make_wheel("extra", "1.0"))
-    other = replace(other, lock=replace(lock, cells={**lock.cells, "cpu-torch2.13.0": cpu}))
+    cpu = (*lock.cells[CPU], make_wheel("extra", "1.0"))
+    other = replace(other, lock=replace(lock, cells={**lock.cells, CPU: cpu}))
     elsewhere = replace(other.places, cache=tmp_path / "other-cache")
     assert suite_hash(replace(other, places=elsewhere), cell) == before
 
@@ -108,11 +114,15 @@ def test_nothing_else_is_another_suite(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        pytest.param('"2.2.2": {nccl: "2.19.3"}', '"2.2.2": {nccl: "2.19.9"}', id="other-nccl"),
-        pytest.param('      "2.2.2": {nccl: "2.19.3"}\n', "", id="torch-gone"),
-        pytest.param("slim: 5600", "slim: 5700", id="other-budget"),
-        pytest.param('nccl_overrides: ["2.21.5"]', "nccl_overrides: []", id="override-gone"),
-        pytest.param("flavors: [runtime, slim]", "flavors: [slim, runtime]", id="flavors"),
+        pytest.param(
+            '"2.2.2": {nccl: "2.19.3"', '"2.2.2": {nccl: "2.18.1"', id="nccl-of-another-torch"
+        ),
+        pytest.param(f'"2.4.1": {OVERRIDES}', '"2.4.1": {nccl: "2.20.5"}', id="override-gone"),
+        pytest.param("slim: 5600", "slim: 5700", id="budget-of-another-flavor"),
+        pytest.param('[{archs: ["7.0", "9.0"]}]', '[{archs: ["9.0"]}]', id="gpus"),
+        pytest.param('toolkit: "530.30.02"', 'toolkit: "531.30.02"', id="driver"),
+        pytest.param("effect: warn", "effect: warn\n    # seen again", id="comment"),
+        pytest.param("lines: [cu121], flavor", "lines: [cpu], flavor", id="standard-set"),
     ],
 )
 def test_what_a_line_says_of_other_cells_is_not_another_suite(
@@ -127,13 +137,13 @@ def test_what_a_line_says_of_other_cells_is_not_another_suite(
 def test_a_slim_image_is_not_verified_again_for_a_wheel_that_it_leaves_out(
     small_project: Project, small: Matrix
 ) -> None:
-    slim = next(cell for cell in cells_of(small) if cell.id == f"{CELL}-slim")
+    slim = by_id(small)[f"{CELL}-slim"]
     lock = small_project.lock
     rows = tuple(
         replace(wheel, version="9.9") if wheel.name == "triton" else wheel
-        for wheel in lock.cells[CELL]
+        for wheel in lock.cells[PINS]
     )
-    other = replace(small_project, lock=replace(lock, cells={**lock.cells, CELL: rows}))
+    other = replace(small_project, lock=replace(lock, cells={**lock.cells, PINS: rows}))
     assert suite_hash(other, slim) == suite_hash(small_project, slim)
 
 
