@@ -500,8 +500,10 @@ def _part(body: bytes, asked: str | None) -> tuple[int, dict[str, str], bytes]:
 
 # --- what the real world has published ---------------------------------------------------------
 
-# (torch, line, NCCL): ("2.4.1", "cu121", "2.20.5"), ("2.7.1", "rocm6.3", None)
+# (torch, line, NCCL): ("2.4.1", "cu121", "2.20.5"), ("2.7.1", "rocm6.3", None). STATIC: this torch
+# has NCCL and every library of CUDA inside, and requires no wheel of NVIDIA's.
 Row = tuple[str, str, str | None]
+STATIC = "static"
 
 # The CUDA of torch's wheels on the default index, which do not name it.
 _DEFAULT_LINES = {
@@ -551,6 +553,27 @@ _RUNTIME_OF_TOOLKIT = {
 }  # fmt: skip
 # Versions with the first and last Python that they have wheels for.
 _NUMPY = {"1.26.4": (9, 12), "2.2.6": (10, 13), "2.4.6": (11, 14)}
+# The minor version of torchvision is torch's and 15, but for these.
+_VISION = {"2.15.0": "0.29.2"}
+_LAST_AUDIO = "2.11.1"  # fits every torch since 2.12
+# nvcc (crt and nvvm of CUDA 13 too), cccl, nvjitlink: what is open in torch or a flavor adds.
+_OPEN = {
+    "cu121": ("12.1.105", "12.1.109", "12.1.105"), "cu124": ("12.4.131", "12.4.127", "12.4.127"),
+    "cu126": ("12.6.85", "12.6.77", "12.6.85"), "cu128": ("12.8.93", "12.8.90", "12.8.93"),
+    "cu129": ("12.9.86", "12.9.27", "12.9.86"), "cu130": ("13.0.88", "13.0.85", "13.0.88"),
+    "cu132": ("13.2.86", "13.2.86", "13.2.86"),
+}  # fmt: skip
+# The newest that a resolver is offered, whatever the line; and a cccl that a line of CUDA 12 needs.
+_NEWEST = {"cu12": ("12.9.86", "12.9.27", "12.9.86"), "cu13": ("13.3.33", "13.3.5.0.6", "13.3.33")}
+_EARLY_CCCL = "12.3.101.post1"
+# GPU code of ROCm since 7.14: one wheel for each target, all of which torch requires.
+_SDK = ("7.14.0", ("7.14.0", "7.14.0.post1", "7.14.1"))
+_TARGETS = (
+    "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101",
+    "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1200", "gfx1201", "gfx1250",
+)  # fmt: skip
+_ALL = "device-all"
+_TOOLS = (("uv", "0.13.9"), ("flit-core", "4.2.0"))
 _PURE = (
     ("filelock", "4.3.1"),
     ("setuptools", "69.5.1"),
@@ -566,6 +589,7 @@ def published(
     *,
     pythons: Iterable[str] = ("3.11",),
     machines: Iterable[str] = ("x86_64",),
+    whole: bool = False,
 ) -> dict[str, list[TinyWheel]]:
     """The wheels that exist for these rows, by the folders that `serve` takes.
 
@@ -573,9 +597,13 @@ def published(
     without one where the line is the default one of that torch. The rest lies in both, Triton for
     ROCm in `whl/<line>` only. A Python or machine that a package has no wheel for gets none.
 
+    With `whole` there is also what a whole lock needs beside: the tools, what torch leaves open
+    (nvJitLink) with newer ones of other lines, the compilers of CUDA, and ROCm 7.14 in wheels,
+    which lie in `whl/<line>` only.
+
     Raises ValueError for a torch or line that is unknown here, and a CUDA line without NCCL.
     """
-    builds = [_Build(*row) for row in rows]
+    builds = [_Build(*row, whole=whole) for row in rows]
     pins = {(build.torch, build.line): build.nccl for build in builds}
     if len(pins) != len(set(builds)):
         raise ValueError("a torch of one line has one NCCL; add others with nccl_wheels")
@@ -585,7 +613,10 @@ def published(
     for build in builds:
         folder = indexes.setdefault(f"whl/{build.line}", {})
         shared = [*_common(minors, platforms), *_companions(build, minors, platforms)]
+        if whole:
+            shared += [*_tools(platforms), *_open_wheels(build, platforms)]
         folder |= dict.fromkeys([*_torches(build, minors, platforms, local=True), *shared])
+        folder |= dict.fromkeys(_sdk(build))
         indexes["simple"] |= dict.fromkeys(w for w in shared if not w.name.endswith("rocm"))
         if build.default:
             own = _torches(build, minors, platforms, local=False)
@@ -612,6 +643,7 @@ class _Build:
     torch: str
     line: str
     nccl: str | None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.minor not in _DEFAULT_LINES:
@@ -640,6 +672,14 @@ class _Build:
     @property
     def default(self) -> bool:
         return _DEFAULT_LINES[self.minor] == self.line
+
+    @property
+    def static(self) -> bool:
+        return self.nccl == STATIC
+
+    @property
+    def has_sdk(self) -> bool:
+        return self.whole and self.line == "rocm7.14"
 
     @property
     def uses_toolkit(self) -> bool:
@@ -697,10 +737,13 @@ def _torches(
             files={"torch/__init__.py": f'__version__ = "{version}"\n'},
         )
         pin = f"torch=={build.torch}"
-        vision = f"0.{numbers[1] + 15}.{numbers[2]}{suffix}"
-        yield TinyWheel("torchvision", vision, ("numpy", pin), tag)
+        vision = _VISION.get(build.torch, f"0.{numbers[1] + 15}.{numbers[2]}")
+        yield TinyWheel("torchvision", f"{vision}{suffix}", ("numpy", pin), tag)
         if numbers < (2, 12):
             yield TinyWheel("torchaudio", version, (pin,), tag)
+        else:
+            tag = f"py3-none-manylinux_2_28_{machine}"
+            yield TinyWheel("torchaudio", f"{_LAST_AUDIO}{suffix}", tag=tag)
 
 
 def _has_local(build: _Build, machine: str) -> bool:
@@ -732,8 +775,10 @@ def _torch_requires(build: _Build, machine: str, *, local: bool) -> Iterator[str
     arm = machine == "aarch64" and local and build.cuda and build.numbers >= (2, 9)
     if not (build.uses_toolkit or arm) or build.rocm:
         marker += ' and platform_machine == "x86_64"'
-    if build.cuda:
+    if build.cuda and not build.static:
         yield from (f"{requirement}; {marker}" for requirement in _cuda_requires(build))
+    if build.has_sdk:
+        yield f"rocm[device-all,libraries]==7.14.*; {marker}"
     if (triton := _triton_name(build)) is not None:
         # On Python 3.12 these pinned no Triton: there was none for it.
         until = ' and python_version < "3.12"' if build.minor in ("2.2", "2.3") else ""
@@ -748,11 +793,17 @@ def _cuda_requires(build: _Build) -> Iterator[str]:
         yield f"{_runtime_name(build.line)}=={build.pin(_RUNTIME)}"
     yield f"nvidia-cudnn-{suffix}=={build.pin(_CUDNN)}"
     yield f"nvidia-nccl-{suffix}=={build.nccl}"
+    if build.whole and build.line in _OPEN:
+        yield _of_cuda("nvidia-nvjitlink", build.line)
 
 
 def _runtime_name(line: str) -> str:
-    """CUDA 13 ended the suffix of this package; NCCL and cuDNN keep theirs."""
-    return "nvidia-cuda-runtime" + ("" if _cuda(line) == "cu13" else f"-{_cuda(line)}")
+    return _of_cuda("nvidia-cuda-runtime", line)
+
+
+def _of_cuda(package: str, line: str) -> str:
+    """CUDA 13 ended the suffix of such packages; NCCL and cuDNN keep theirs."""
+    return package + ("" if _cuda(line) == "cu13" else f"-{_cuda(line)}")
 
 
 def _triton_name(build: _Build) -> str | None:
@@ -771,7 +822,7 @@ def _companions(
         for machine, minor in itertools.product(machines, _pythons(build, minors)):
             tag = f"cp3{minor}-cp3{minor}-{platform}_{machine}"
             yield TinyWheel(triton, build.pin(_TRITON), tag=tag)
-    if build.cuda:
+    if build.cuda and not build.static:
         yield from _cuda_wheels(build, machines)
 
 
@@ -789,6 +840,49 @@ def _cuda_wheels(build: _Build, machines: Iterable[str]) -> Iterator[TinyWheel]:
             tag = f"py3-none-manylinux2014_{machine}"
             yield from (TinyWheel(package, version, tag=tag) for package, version in pins.items())
     yield from nccl_wheels(build.line, build.nccl or "", machines)
+
+
+def _open_wheels(build: _Build, machines: Iterable[str]) -> Iterator[TinyWheel]:
+    """What torch leaves open and what compiles for CUDA: of this line, and the newest of all."""
+    if build.line not in _OPEN:
+        return
+    line, newest = _OPEN[build.line], _NEWEST[_cuda(build.line)]
+    nvcc, cccl, nvjitlink = (dict.fromkeys(pair) for pair in zip(line, newest, strict=True))
+    compilers = ("nvidia-nvvm", "nvidia-cuda-crt") if _cuda(build.line) == "cu13" else ()
+    versions = dict.fromkeys(compilers, nvcc) | {
+        _of_cuda("nvidia-cuda-cccl", build.line): cccl | {_EARLY_CCCL: None},
+        _of_cuda("nvidia-nvjitlink", build.line): nvjitlink,
+    }
+    for machine in machines:
+        tag = f"py3-none-manylinux2014_{machine}"
+        name = _of_cuda("nvidia-cuda-nvcc", build.line)
+        yield from (TinyWheel(name, version, compilers, tag) for version in nvcc)
+        for package, found in versions.items():
+            yield from (TinyWheel(package, version, tag=tag) for version in found)
+
+
+def _sdk(build: _Build) -> Iterator[TinyWheel]:
+    """ROCm in wheels, where it is not inside torch's."""
+    if not build.has_sdk:
+        return
+    version, releases = _SDK
+    requires = [f"rocm-sdk-core=={version}"]
+    requires += [f"rocm-sdk-libraries=={version}; extra == 'libraries'"]
+    for target in _TARGETS:
+        device = f"rocm-sdk-device-{target}"
+        requires += [f"{device}=={version}; extra == '{e}'" for e in (f"device-{target}", _ALL)]
+        yield TinyWheel(device, version, tag="py3-none-linux_x86_64")
+    for name in ("rocm-sdk-core", "rocm-sdk-libraries"):
+        yield TinyWheel(name, version, tag="py3-none-linux_x86_64")
+    yield from (TinyWheel("rocm", release, tuple(requires)) for release in releases)
+
+
+def _tools(machines: Iterable[str]) -> Iterator[TinyWheel]:
+    """What unpacks the wheels of an image, and what builds its self-test."""
+    (uv, uv_version), (flit, flit_version) = _TOOLS
+    yield TinyWheel(flit, flit_version)
+    for machine in machines:
+        yield TinyWheel(uv, uv_version, tag=f"py3-none-manylinux_2_17_{machine}")
 
 
 def _common(minors: Iterable[int], machines: Iterable[str]) -> Iterator[TinyWheel]:

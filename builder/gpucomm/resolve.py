@@ -7,6 +7,8 @@ leaves its cells unlocked; no version is guessed.
 
 from __future__ import annotations
 
+import base64
+import http.client
 import subprocess
 import tempfile
 import tomllib
@@ -17,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
@@ -36,6 +38,7 @@ _MACHINES: Mapping[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
 _GLIBC = 28
 _AT_ONCE = 4  # calls of uv; each waits for the index most of the time
 _PAGE_SECONDS = 10.0
+_UNFIT = "the resolved wheels do not answer the matrix"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ def resolve(
         if isinstance(outcome, WorkFailed):
             faults += [f"{key}: {fault}" for fault in outcome.faults]
             if not key.startswith("tools ") and key not in before.cells:
-                unlocked[key] = "uv found no solution when this was locked"
+                unlocked[key] = f"{_why(outcome)} when this was locked"
         elif key.startswith("tools "):
             tools[key.removeprefix("tools ")] = outcome
         else:
@@ -107,6 +110,14 @@ def resolve(
     others = [*before.cells, *before.unlocked] if options.keep_others else []
     lock = _ordered(matrix, locked, unlocked, tools, bases, [*others, *chosen])
     return (replace(lock, aliases={}) if options.keep_others else lock), faults
+
+
+def _why(failed: WorkFailed) -> str:
+    """Why a cell could not be resolved, in short. Committed, so it names no host."""
+    said = str(failed.faults[0])
+    if said.startswith(_UNFIT):
+        return _UNFIT
+    return "uv found no solution" if "No solution found" in said else "uv failed"
 
 
 def _ordered(
@@ -173,16 +184,29 @@ def _page_fault(url: str) -> str | None:
     """Why a page of an index cannot be read, None when it can. Committed, so it names no host."""
     if not url.startswith(("https://", "http://")):
         return None
-    request = urllib.request.Request(url, method="GET", headers={"User-Agent": "gpucomm"})  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=_PAGE_SECONDS):  # noqa: S310
+        with urllib.request.urlopen(_asking(url), timeout=_PAGE_SECONDS):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
+        if error.code == 429:
+            return None  # it can be reached, and uv waits and comes back
         if error.code == 404:
             return "the PyTorch index has no page for {index}"
         return f"the PyTorch index answered {error.code} for {{index}}"
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return "the PyTorch index of {index} could not be reached"
+
+
+def _asking(url: str) -> urllib.request.Request:
+    """A request for `url`, with the credentials in it told as uv tells them."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    bare = urlunsplit(parts._replace(netloc=host))
+    request = urllib.request.Request(bare, headers={"User-Agent": "gpucomm"})  # noqa: S310
+    if at:
+        pair = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {pair}")
+    return request
 
 
 def _in_wheelhouse(cell: Cell, wheelhouse: Path | None) -> bool:
@@ -206,7 +230,7 @@ def _job(
         wheels = _resolve(wanted, python=cell.python, arch=arch, kept=kept, find_links=found)
         lock = Lock(cells={key_of(cell, arch): wheels}, tools={}, bases={})
         if faults := list(cell_faults(matrix, lock, cell, arch)):
-            raise WorkFailed([f"the resolved wheels do not answer the matrix: {f}" for f in faults])
+            raise WorkFailed([f"{_UNFIT}: {fault}" for fault in faults])
         return wheels
 
     return job

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.wheelindex import TinyWheel, serve
+from tests.wheelindex import TinyWheel, Unauthorized, serve
 
 from gpucomm import lock as locks
 from gpucomm import registry, resolve
@@ -244,6 +244,50 @@ def test_a_mirror_of_the_pytorch_index_serves(
         "pytorch-triton-rocm": "3.0.0",
         "torch": "2.4.1+rocm6.1",
     }
+
+
+def test_credentials_in_the_address_of_a_mirror_are_given_to_it(
+    small: Matrix, wheels: Wheels, bare_env: pytest.MonkeyPatch
+) -> None:
+    bare_env.delenv("UV_OFFLINE")
+    bare_env.setenv("UV_HTTP_RETRIES", "0")
+    cells = [cell for cell in cells_of(small) if cell.line == "rocm6.1"]
+    torch = TinyWheel("torch", "2.4.1+rocm6.1", tag="cp311-cp311-linux_x86_64")
+    triton = TinyWheel("pytorch-triton-rocm", "3.0.0", tag="cp311-cp311-linux_x86_64")
+    with serve({"whl/rocm6.1": [torch, triton]}) as index:
+        index.fault("/whl/*", Unauthorized("someone", "p@ss word"))
+        address = index.url("whl").replace("//", "//someone:p%40ss%20word@")
+        lock, faults = attempt(small, cells, pytorch_index=address)
+        refused, _ = attempt(small, cells, pytorch_index=index.url("whl"))
+    assert faults == []
+    assert versions(lock, ROCM)["torch"] == "2.4.1+rocm6.1"
+    said = "the PyTorch index answered 401 for rocm6.1 when this was locked"
+    assert refused.unlocked == {ROCM: said}
+
+
+@pytest.mark.parametrize("index", ["http://127.0.0.1:port/whl", "http://[half/whl", "https:///whl"])
+def test_an_address_that_is_none_leaves_its_cells_unlocked(
+    small: Matrix, wheels: Wheels, index: str
+) -> None:
+    cells = [cell for cell in cells_of(small) if cell.line == "rocm6.1"]
+    lock, faults = attempt(small, cells, pytorch_index=index)
+    assert faults == []
+    said = "the PyTorch index of rocm6.1 could not be reached when this was locked"
+    assert lock.unlocked == {ROCM: said}
+
+
+def test_why_a_cell_failed_is_told_apart(
+    wheels: Wheels, one: list[Cell], small: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wheels.folder / "nvidia_cuda_runtime_cu12-12.1.105-py3-none-any.whl").unlink()
+    wheels.add("nvidia-cuda-runtime-cu12", "12.4.127")
+    wheels.add("torch", "2.4.1", ["nvidia-nccl-cu12==2.20.5", "nvidia-cuda-runtime-cu12"])
+    unfit, _ = attempt(small, one)
+    said = "the resolved wheels do not answer the matrix when this was locked"
+    assert unfit.unlocked == dict.fromkeys((T24, OVERRIDDEN), said)
+    monkeypatch.setattr(resolve, "_tags", lambda *_: [])
+    failed, _ = attempt(small, one)
+    assert set(failed.unlocked.values()) == {"uv failed when this was locked"}
 
 
 def test_what_is_made_on_demand_stays_beside_what_is_new(wheels: Wheels, small: Matrix) -> None:
