@@ -53,7 +53,9 @@ def _schema_faults(located: Located, error: ValidationError) -> Iterator[str]:
     schema: Mapping[str, Any] | None = None
     for item in error.errors():
         # pydantic marks a fault in a mapping's key with the extra step "[key]"
-        path: Location = tuple(part for part in item["loc"] if part != "[key]")
+        path: Location = item["loc"]
+        if path not in located.marks:
+            path = tuple(part for part in path if part != "[key]")
         written = located.texts.get(path)
         match item["type"]:
             case "string_type" if written == "":
