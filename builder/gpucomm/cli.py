@@ -67,6 +67,7 @@ target = click.argument("target")
 
 
 def _build_options(function: F) -> F:
+    """One option for each field of build.Options, which takes them as they come."""
     for option in (
         click.option("--wheelhouse", type=click.Path(exists=True, file_okay=False, path_type=Path),
                      envvar="WHEELHOUSE", help="Folder with wheels no reachable index has."),
@@ -85,14 +86,7 @@ def _build_options(function: F) -> F:
 @gpucomm.command()
 @target
 @_build_options
-def build(
-    target: str,
-    wheelhouse: Path | None,
-    ca: Path | None,
-    apt_mirror: str | None,
-    base: str | None,
-    allow_unlocked: bool,
-) -> None:
+def build(target: str, **chosen: Any) -> None:
     """Render, build and verify images; ends with a table."""
     from gpucomm import build as builds
     from gpucomm import project as projects
@@ -101,17 +95,10 @@ def build(
     project = projects.load()
     cells = select(project.matrix, target)
     if new := [cell for cell in cells if project.never_resolved(cell)]:
-        if faults := _lock(project.places, project.matrix, new, wheelhouse=wheelhouse):
+        if faults := _lock(project.places, project.matrix, new, wheelhouse=chosen["wheelhouse"]):
             raise WorkFailed(faults)
         project = projects.load()
-    options = builds.Options(
-        ca=ca,
-        apt_mirror=apt_mirror,
-        base=base,
-        wheelhouse=wheelhouse,
-        allow_unlocked=allow_unlocked,
-    )
-    builds.build(project, cells, options, console())
+    builds.build(project, cells, builds.Options(**chosen), console())
 
 
 @gpucomm.command(name="list")
@@ -511,16 +498,7 @@ def clean(target: str, bases: bool) -> None:
 @click.option("--evidence", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the table to FILE, as Markdown.")  # fmt: skip
 @_build_options
-def sweep(
-    target: str | None,
-    keep: bool,
-    evidence: Path | None,
-    wheelhouse: Path | None,
-    ca: Path | None,
-    apt_mirror: str | None,
-    base: str | None,
-    allow_unlocked: bool,
-) -> None:
+def sweep(target: str | None, keep: bool, evidence: Path | None, **chosen: Any) -> None:
     """Build and verify the alias cell of every line that can be had here, one after another.
 
     What passed is remembered: run it again after an interrupt and it goes on.
@@ -532,13 +510,7 @@ def sweep(
 
     project = projects.load()
     cells = select(project.matrix, target) if target else sweeps.real_cells(project)
-    options = builds.Options(
-        ca=ca,
-        apt_mirror=apt_mirror,
-        base=base,
-        wheelhouse=wheelhouse,
-        allow_unlocked=allow_unlocked,
-    )
+    options = builds.Options(**chosen)
     rows = sweeps.sweep(project, cells, options, console(), keep=keep)
     if evidence is not None:
         evidence.write_text(sweeps.document(rows), encoding="utf-8")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 
-from gpucomm import gpus, listing, proof, tables
+from gpucomm import gpus, listing, proof, render, tables
 from gpucomm.errors import WrongInput
 from gpucomm.facts import source_of
 from gpucomm.project import Project
@@ -92,16 +91,8 @@ def drift(project: Project) -> Iterator[str]:
 
 def write(project: Project) -> list[str]:
     """Write what differs; returns the paths, relative to the root."""
-    changed: list[str] = []
-    for name, text in documents(project).items():
-        path = project.places.root / name
-        if path.is_file() and path.read_bytes() == text.encode():
-            continue
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(text.encode())
-        temporary.replace(path)
-        changed.append(name)
-    return changed
+    root = project.places.root
+    return [name for name, text in documents(project).items() if render.put(root / name, text)]
 
 
 # ---------------------------------------------------------------- the tables

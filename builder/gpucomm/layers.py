@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from gpucomm.lock import Wheel
-from gpucomm.schema import Architecture
+from gpucomm.schema import MACHINES, Architecture
 
 ORDER = ("cuda", "rocm", "python", "cudnn", "triton", "torch", "toolkit", "extras", "nccl")
 # The first match decides.
@@ -35,7 +35,6 @@ _PACKAGES = (
     ("extras", "torchaudio"),
     ("python", "*"),
 )
-_MACHINES: Mapping[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ def pins_of(wheels: Mapping[Architecture, tuple[Wheel, ...]]) -> tuple[Pin, ...]
             name=name,
             version=version,
             hashes=tuple(dict.fromkeys(by_arch.values())),
-            machine=None if len(by_arch) == len(wheels) else _MACHINES[next(iter(by_arch))],
+            machine=None if len(by_arch) == len(wheels) else MACHINES[next(iter(by_arch))],
         )
         for (name, version), by_arch in sorted(found.items())
     )

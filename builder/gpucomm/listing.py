@@ -17,7 +17,7 @@ from gpucomm.facts import library_of
 from gpucomm.project import Project
 from gpucomm.proof import Proofs
 from gpucomm.rules import platforms
-from gpucomm.schema import Line, Matrix
+from gpucomm.schema import STATIC, Line, Matrix
 from gpucomm.standard import aliases_of
 
 CELLS = ("cell", "aliases", "platforms", "lock", "proof")
@@ -143,7 +143,7 @@ def _versions(line: Line) -> str:
         nccl
         for torch in line.torch.values()
         for nccl in (torch.nccl, *torch.overrides)
-        if nccl not in (None, "static")
+        if nccl not in (None, STATIC)
     }
     ordered: Sequence[str] = sorted((str(nccl) for nccl in found), key=Version)
     return ", ".join(ordered)

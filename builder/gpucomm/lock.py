@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from packaging.version import Version
 
 from gpucomm.cell import Cell, additions
 from gpucomm.errors import WrongInput
-from gpucomm.rules import contains, platforms
+from gpucomm.rules import contains, meets, platforms
 from gpucomm.schema import Architecture, Hold, Matrix
 from gpucomm.standard import cells_of
 
@@ -239,19 +238,18 @@ def holds_for(matrix: Matrix, cell: Cell) -> tuple[Hold, ...]:
     return tuple(
         hold
         for hold in matrix.holds
-        if any(fnmatchcase(cell.line, glob) for glob in hold.lines)
-        and contains(hold.torch, cell.torch)
+        if meets(cell.line, hold.lines) and contains(hold.torch, cell.torch)
     )
 
 
+def with_cuda(require: str, cell: Cell) -> str:
+    """A specifier of the matrix with the cell's CUDA version in it."""
+    return require.replace("{cuda}", cell.cuda or "")
+
+
 def held(hold: Hold, cell: Cell) -> SpecifierSet:
-    """The specifier of a hold with the cell's CUDA version in it."""
-    return SpecifierSet(hold.require.replace("{cuda}", cell.cuda or ""))
-
-
-def required_version(require: str, cell: Cell) -> SpecifierSet:
-    """The specifier of a wheel that a flavor adds, with the cell's CUDA version in it."""
-    return SpecifierSet(require.replace("{cuda}", cell.cuda or ""))
+    """What a hold leaves of a package's versions for `cell`."""
+    return SpecifierSet(with_cuda(hold.require, cell))
 
 
 def faults_of(matrix: Matrix, lock: Lock) -> Iterator[str]:
@@ -299,7 +297,7 @@ def cell_faults(matrix: Matrix, lock: Lock, cell: Cell, arch: Architecture = MAI
                 yield f"{wheel_name} is {found}, the matrix says {wanted}"
     for package, require in additions(matrix, line=cell.line, flavor=cell.flavor, os=cell.os):
         found = version(package)
-        if found is None or found not in required_version(require, cell):
+        if found is None or found not in SpecifierSet(with_cuda(require, cell)):
             yield f"{package} is {found}, the flavor {cell.flavor} adds {require or 'any'}"
     yield from _accelerator_faults(matrix, lock, cell, arch)
     for hold in holds_for(matrix, cell):

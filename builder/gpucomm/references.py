@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from packaging.version import Version
 
@@ -15,7 +14,7 @@ from gpucomm import rules
 from gpucomm.cell import versioned
 from gpucomm.located import Location
 from gpucomm.nearest import nearest
-from gpucomm.rules import contains
+from gpucomm.rules import contains, meets
 from gpucomm.schema import STATIC, Line, Matrix
 from gpucomm.standard import LIMIT, barren_rows, by_id, candidates, combinations
 
@@ -235,7 +234,7 @@ def _glob_faults(matrix: Matrix) -> Iterator[Fault]:
     }
     for where, values, what in globs:
         for n, glob in enumerate(values):
-            if not any(fnmatchcase(name, glob) for name in known[what]):
+            if not any(meets(name, [glob]) for name in known[what]):
                 yield (*where, n), f"{glob!r} matches no {what}{nearest(glob, known[what])}"
     for where, values, what in names:
         for n, value in enumerate(values):
@@ -265,8 +264,7 @@ def _hold_faults(matrix: Matrix) -> Iterator[Fault]:
         lines = [
             line
             for name, line in matrix.lines.items()
-            if any(fnmatchcase(name, glob) for glob in hold.lines)
-            and any(contains(hold.torch, torch) for torch in line.torch)
+            if meets(name, hold.lines) and any(contains(hold.torch, torch) for torch in line.torch)
         ]
         if not lines:
             yield ("holds", index), "matches nothing: no line has such a torch"

@@ -202,18 +202,22 @@ def check(files: Mapping[str, str], folder: Path) -> None:
         raise WorkFailed([f"{fault}; run gpucomm render" for fault in faults])
 
 
+def put(path: Path, text: str) -> bool:
+    """Make a file hold `text`, as a whole; one that does is not touched. Returns the change."""
+    if path.is_file() and path.read_bytes() == text.encode():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(text.encode())
+    temporary.replace(path)
+    return True
+
+
 def write(files: Mapping[str, str], folder: Path) -> int:
     """Make `folder` hold exactly `files`; unchanged files are not touched. Returns the changes."""
     changes = 0
     for name, text in files.items():
-        path = folder / name
-        if path.is_file() and path.read_bytes() == text.encode():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(text.encode())
-        temporary.replace(path)
-        changes += 1
+        changes += put(folder / name, text)
     for name in reversed(_strangers(files, folder)):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

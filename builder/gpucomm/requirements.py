@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpucomm.cell import DEFAULT_INDEX, Cell, additions
-from gpucomm.lock import held, holds_for
+from gpucomm.lock import held, holds_for, with_cuda
 from gpucomm.schema import Matrix
 
 
@@ -32,10 +32,7 @@ def requirements_of(matrix: Matrix, cell: Cell) -> Requirements:
             f"torch=={cell.torch}{local}",
             *matrix.with_,
             *(f"{wheel}=={release.wheels[wheel]}{local}" for wheel in wheels),
-            *(
-                f"{package}{require.replace('{cuda}', cell.cuda or '')}"
-                for package, require in added
-            ),
+            *(f"{package}{with_cuda(require, cell)}" for package, require in added),
         ),
         overrides=(*_nccl_override(matrix, cell), *_target_override(matrix, cell)),
         constraints=tuple(f"{hold.package}{held(hold, cell)}" for hold in holds_for(matrix, cell)),

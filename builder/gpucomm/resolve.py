@@ -30,11 +30,10 @@ from gpucomm.cell import DEFAULT_INDEX, Cell
 from gpucomm.errors import WorkFailed
 from gpucomm.lock import Lock, Wheel, cell_faults, key_of, tools_key, wanted_keys
 from gpucomm.requirements import Requirements, requirements_of
-from gpucomm.schema import Architecture, Matrix
+from gpucomm.schema import MACHINES, Architecture, Matrix
 from gpucomm.standard import cells_of
 
 # No image has an older glibc than Ubuntu 22.04's 2.35; the wheels need 2.28 or less.
-_MACHINES: Mapping[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
 _GLIBC = 28
 _AT_ONCE = 4  # calls of uv; each waits for the index most of the time
 _PAGE_SECONDS = 10.0
@@ -153,8 +152,8 @@ def _run(
             for count, future in enumerate(as_completed(futures), start=1):
                 key = futures[future]
                 try:
-                    results[key] = future.result()
-                    said = f"{len(results[key])} wheels"  # type: ignore[arg-type]
+                    wheels = future.result()
+                    results[key], said = wheels, f"{len(wheels)} wheels"
                 except WorkFailed as error:
                     results[key] = error
                     said = "FAILED"
@@ -290,7 +289,7 @@ def _resolve(
             find_uv_bin(), "pip", "compile", str(work / "in.txt"),
             "--override", str(work / "override.txt"), "--constraint", str(work / "hold.txt"),
             "--python-version", python,
-            "--python-platform", f"{_MACHINES[arch]}-manylinux_2_{_GLIBC}",
+            "--python-platform", f"{MACHINES[arch]}-manylinux_2_{_GLIBC}",
             "--only-binary", ":all:", "--quiet", "--output-file", str(output),
             *(word for page in find_links for word in ("--find-links", page)),
         ]  # fmt: skip
@@ -342,7 +341,7 @@ def _local_size(item: Mapping[str, Any]) -> int:
 
 def _tags(python: str, arch: Architecture) -> list[Tag]:
     major, minor = (int(part) for part in python.split("."))
-    machine = _MACHINES[arch]
+    machine = MACHINES[arch]
     platforms = [f"manylinux_2_{n}_{machine}" for n in range(_GLIBC, 4, -1)]
     platforms += [f"manylinux{name}_{machine}" for name in ("2014", "2010", "1")]
     platforms += [f"linux_{machine}"]  # names no glibc; uv takes it, and older wheels of torch are

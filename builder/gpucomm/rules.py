@@ -89,10 +89,11 @@ def unpublished(matrix: Matrix, wanted: Wanted) -> Denial | None:
         fact = f"torch {wanted.torch} is not in the matrix, which has {', '.join(matrix.torch)}"
     else:
         fact = f"torch {wanted.torch} is published for {', '.join(lines)}, not for {wanted.line}"
-    return _denial(matrix, "wheel", fact)
+    return checked(matrix, "wheel", fact)
 
 
-def _denial(matrix: Matrix, check: str, fact: str) -> Denial:
+def checked(matrix: Matrix, check: str, fact: str) -> Denial:
+    """The denial of a built-in check, with the reason that the matrix gives for it."""
     row = matrix.checks[check]
     return Denial(rule=check, fact=fact, reason=row.reason, source=row.source)
 
@@ -101,14 +102,14 @@ def _whole_denials(matrix: Matrix, cell: Cell) -> Iterator[Denial]:
     release = matrix.torch[cell.torch]
     if not contains(release.python, cell.python):
         fact = f"torch {cell.torch} has wheels for Python {release.python}"
-        yield _denial(matrix, "python", f"{fact}, {cell.os} has {cell.python}")
+        yield checked(matrix, "python", f"{fact}, {cell.os} has {cell.python}")
     if Version(cell.glibc) < Version(release.glibc):
         fact = f"the wheel of torch {cell.torch} needs glibc {release.glibc}"
-        yield _denial(matrix, "glibc", f"{fact}, {cell.os} has {cell.glibc}")
+        yield checked(matrix, "glibc", f"{fact}, {cell.os} has {cell.glibc}")
     for extra in cell.extras:
         wheel = matrix.extras[extra].wheel
         if wheel is not None and wheel not in release.wheels:
-            yield _denial(matrix, "extra-wheel", f"there is no {wheel} for torch {cell.torch}")
+            yield checked(matrix, "extra-wheel", f"there is no {wheel} for torch {cell.torch}")
     if cell.nccl_overridden and cell.nccl is not None:
         yield from _nccl_denials(matrix, cell, cell.nccl)
     for name, rule in matrix.rules.items():
@@ -119,23 +120,23 @@ def _whole_denials(matrix: Matrix, cell: Cell) -> Iterator[Denial]:
 def _nccl_denials(matrix: Matrix, cell: Cell, nccl: str) -> Iterator[Denial]:
     line = matrix.lines[cell.line]
     if line.nccl_family is None:
-        yield _denial(matrix, "nccl-named", f"{cell.line} has no NCCL to choose")
+        yield checked(matrix, "nccl-named", f"{cell.line} has no NCCL to choose")
         return
     family = matrix.nccl_families[line.nccl_family]
     if nccl not in family.versions:
         fact = f"{family.wheel} has no {nccl}; it has {family.versions[0]} to {family.versions[-1]}"
-        yield _denial(matrix, "nccl-family", fact)
+        yield checked(matrix, "nccl-family", fact)
     elif nccl not in line.torch[cell.torch].overrides:
         named = ", ".join(line.torch[cell.torch].overrides) or "none"
         fact = f"NCCL {nccl} is no override of torch {cell.torch} on {cell.line}, which has {named}"
-        yield _denial(matrix, "nccl-named", fact)
+        yield checked(matrix, "nccl-named", fact)
     bundled = line.torch[cell.torch].nccl
     if bundled == STATIC:
         fact = f"NCCL is linked into torch {cell.torch} of {cell.line}"
-        yield _denial(matrix, "nccl-floor", fact)
+        yield checked(matrix, "nccl-floor", fact)
     elif bundled is not None and Version(nccl) < Version(bundled):
         fact = f"torch {cell.torch} on {cell.line} was built with NCCL {bundled}, {nccl} is older"
-        yield _denial(matrix, "nccl-floor", fact)
+        yield checked(matrix, "nccl-floor", fact)
 
 
 def _platform_denials(matrix: Matrix, cell: Cell) -> Iterator[Denial]:

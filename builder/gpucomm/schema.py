@@ -17,6 +17,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 Accelerator = Literal["cuda", "rocm", "cpu"]
 Architecture = Literal["amd64", "arm64"]
+MACHINES: Mapping[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
+"""How wheels and the kernel name an architecture."""
 STATIC = "static"
 """In place of an NCCL version: it is linked into torch itself."""
 

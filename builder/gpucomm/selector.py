@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from fnmatch import fnmatchcase
 
 from gpucomm.cell import Cell
 from gpucomm.errors import WrongInput
+from gpucomm.rules import meets
 from gpucomm.schema import Matrix
 from gpucomm.standard import by_id, cells_of, on_demand
 
@@ -75,7 +75,7 @@ def _matching(cells: tuple[Cell, ...], pattern: str) -> tuple[Cell, ...]:
     if pattern == "all":
         return cells
     globs = expand_braces(pattern)
-    return tuple(cell for cell in cells if any(fnmatchcase(cell.id, glob) for glob in globs))
+    return tuple(cell for cell in cells if meets(cell.id, globs))
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -20,7 +20,7 @@ from gpucomm.requirements import requirements_of
 from gpucomm.schema import Accelerator
 from gpucomm.standard import aliases_of
 
-# The group of /dev/kfd is the host's, and no image has its name: only its number counts.
+# The group of /dev/kfd is the host's. Images have a `render` of another number, which counts there.
 RUN: Mapping[Accelerator, tuple[str, ...]] = {
     "cuda": ("--gpus all",),
     "rocm": (

@@ -21,7 +21,7 @@ from pathlib import Path
 import docker
 from rich.console import Console
 
-from gpucomm import build, engine, verify
+from gpucomm import build, engine, tables, verify
 from gpucomm.cell import DEFAULT_INDEX, Cell
 from gpucomm.errors import GpucommError, WorkFailed
 from gpucomm.lock import MAIN
@@ -192,9 +192,8 @@ _COLUMNS = (
 
 def table(rows: Iterable[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-    for row in rows:
-        values = (
+    texts = [
+        (
             row.cell,
             row.library,
             row.torch,
@@ -205,8 +204,9 @@ def table(rows: Iterable[Row]) -> str:
             human_size(row.unpacked),
             row.digest.removeprefix("sha256:")[:12],
         )
-        lines.append(f"| {' | '.join(values)} |")
-    return "\n".join(lines)
+        for row in rows
+    ]
+    return "\n".join(tables.markdown(_COLUMNS, texts))
 
 
 def document(rows: Sequence[Row]) -> str:

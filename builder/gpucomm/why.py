@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from packaging.version import Version
 
@@ -87,7 +86,7 @@ def _meant(matrix: Matrix, part: str) -> Iterator[str]:
         for line in [*matrix.lines, *sorted(left_out)]:
             for torch in torches:
                 name = f"{line}-torch{torch}"
-                if any(fnmatchcase(name, glob) for glob in globs):
+                if rules.meets(name, globs):
                     yield name
     elif "-torch" in part or part in left_out:
         yield part
@@ -136,9 +135,8 @@ def _as_if_published(matrix: Matrix, wanted: Wanted) -> Matrix:
 
 
 def _rccl_denial(matrix: Matrix, line: str, rccl: str) -> Denial:
-    check = matrix.checks["rccl"]
-    fact = f"{line} has {matrix.lines[line].rccl or 'no RCCL'}, not {rccl}"
-    return Denial(rule="rccl", fact=fact, reason=check.reason, source=check.source)
+    has = matrix.lines[line].rccl or "no RCCL"
+    return rules.checked(matrix, "rccl", f"{line} has {has}, not {rccl}")
 
 
 def _left_out(matrix: Matrix, line: str, name: str) -> tuple[Wanted, tuple[Denial, ...]]:
@@ -158,9 +156,8 @@ def _left_out(matrix: Matrix, line: str, name: str) -> tuple[Wanted, tuple[Denia
         for row in own
     ]
     if wanted.torch not in known.torch:
-        check = matrix.checks["wheel"]
         fact = f"torch {wanted.torch} was not published for {line}"
-        denials.insert(0, Denial(rule="wheel", fact=fact, reason=check.reason, source=check.source))
+        denials.insert(0, rules.checked(matrix, "wheel", fact))
     return wanted, tuple(denials)
 
 

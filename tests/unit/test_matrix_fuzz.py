@@ -7,6 +7,7 @@ in every run.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -372,7 +373,8 @@ def damaged_data(draw: Draw, texts: list[str]) -> str:
             case "remove":
                 del holder[step]
             case "replace":
-                holder[step] = draw(st.sampled_from(VALUES))
+                # A copy: what is put into it later must not be there in the next file.
+                holder[step] = copy.deepcopy(draw(st.sampled_from(VALUES)))
             case "copy":
                 other = _at(data, draw(st.sampled_from(paths)))
                 holder[step] = json.loads(json.dumps(other))
