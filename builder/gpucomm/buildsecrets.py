@@ -16,13 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from gpucomm import apt, pages
 from gpucomm.errors import WrongInput
 
+Distribution: TypeAlias = Literal["debian", "ubuntu"]
 MOUNT = "/run/gpucomm"
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# By distribution: the keyring of its archive in its own images, the components that images need.
+_ARCHIVES: Mapping[Distribution, tuple[str, str]] = {
+    "debian": ("/usr/share/keyrings/debian-archive-keyring.gpg", "main"),
+    "ubuntu": ("/usr/share/keyrings/ubuntu-archive-keyring.gpg", "main universe"),
+}
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 # What pip and uv read: each pair is one setting under its two names.
 _INDEX_VARIABLES = (
@@ -68,7 +74,7 @@ def environment_text(env: Mapping[str, str], *, ca: bool, index: str | None) -> 
         if remote:
             values[uv_name] = " ".join(remote)
             values[pip_name] = " ".join(map(_unnamed, remote))
-    if value := env.get(pages.MIRROR):
+    if (value := env.get(pages.MIRROR)) and not _is_local(value):
         values[pages.MIRROR] = value.rstrip("/")
     for name in PROXY_VARIABLES:
         if value := env.get(name) or env.get(name.upper()):
@@ -97,40 +103,50 @@ def apt_conf_text(settings: Mapping[str, str], *, ca: bool, sources: bool) -> st
 
 
 def apt_sources(
-    machine: Iterable[apt.AptSource], codenames: Iterable[str], release: str, mirror: str | None
+    machine: Iterable[apt.AptSource],
+    codenames: Iterable[str],
+    release: str,
+    mirror: str | None,
+    distribution: Distribution = "debian",
 ) -> list[str]:
-    """One-line sources of Debian `release` at `mirror`, else at this machine's own mirrors.
+    """One-line sources of a `release` at `mirror`, else at this machine's own mirrors.
 
     `codenames` are the releases under which this machine may name its mirror. Empty when the
-    machine has no Debian mirror: then the image's own sources hold.
+    machine has no such mirror: then the image's own sources hold.
     """
+
+    def source(uri: str, suite: str) -> str:
+        keyring, components = _ARCHIVES[distribution]
+        return f"deb [signed-by={keyring}] {uri} {suite} {components}"
+
     if mirror is not None:
         if urlsplit(mirror).scheme not in ("http", "https", "file"):
             example = "https://mirror.example/debian"
             raise WrongInput(f"--apt-mirror {mirror!r} is not a URL such as {example}")
-        return [_source(mirror, release), _source(mirror, f"{release}-updates")]
+        return [source(mirror, release), source(mirror, f"{release}-updates")]
     known = list(machine)
     for codename in codenames:
         archive = apt.distribution_source(known, codename)
         if archive is None:
             continue
-        lines = [_source(uri, s) for uri in archive.uris for s in (release, f"{release}-updates")]
+        lines = [source(uri, s) for uri in archive.uris for s in (release, f"{release}-updates")]
         security = apt.security_source(known, codename)
         if security is not None:
-            lines += [_source(uri, f"{release}-security") for uri in security.uris]
+            lines += [source(uri, f"{release}-security") for uri in security.uris]
         return lines
     return []
 
 
-def _source(uri: str, suite: str) -> str:
-    return f"deb [signed-by={KEYRING}] {uri} {suite} main"
-
-
-def machine_apt_sources(release: str, mirror: str | None) -> list[str]:
+def machine_apt_sources(
+    release: str, mirror: str | None, distribution: Distribution = "debian"
+) -> list[str]:
     """`apt_sources` for this machine: its own release first, then that of the image.
 
-    Only Debian's own release counts: Ubuntu's codename names a mirror that has no Debian.
+    Only mirrors of Debian are lent, and only to Debian: they have no Ubuntu. Ubuntu's codename
+    names a mirror that has no Debian.
     """
+    if distribution != "debian":
+        return apt_sources([], [], release, mirror, distribution)
     machine = apt.os_release()
     own = machine.get("VERSION_CODENAME") if machine.get("ID") == "debian" else None
     codenames = [own, release] if own else [release]
@@ -138,11 +154,16 @@ def machine_apt_sources(release: str, mirror: str | None) -> list[str]:
 
 
 def gather(
-    *, release: str, ca: Path | None, apt_mirror: str | None, env: Mapping[str, str] = os.environ
+    *,
+    release: str,
+    ca: Path | None,
+    apt_mirror: str | None,
+    distribution: Distribution = "debian",
+    env: Mapping[str, str] = os.environ,
 ) -> BuildSecrets:
     """Read this machine's own configuration. Raises WrongInput for a CA file that is not there."""
     bundle = _ca_bundle(ca, env)
-    sources = machine_apt_sources(release, apt_mirror)
+    sources = machine_apt_sources(release, apt_mirror, distribution)
     texts = {
         "env": environment_text(env, ca=bundle is not None, index=_pip_index(env)),
         "apt": apt_conf_text(_apt_settings(), ca=bundle is not None, sources=bool(sources)),

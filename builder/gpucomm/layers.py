@@ -48,11 +48,16 @@ class Pin:
     """The only machine that has it; None for every platform of the cell."""
 
     @property
+    def constraint(self) -> str:
+        """The requirement that accepts this version and no other, where a platform has it."""
+        marker = f" ; platform_machine == '{self.machine}'" if self.machine else ""
+        return f"{self.name}=={self.version}{marker}"
+
+    @property
     def line(self) -> str:
         """The requirement that accepts these files and no others."""
-        marker = f" ; platform_machine == '{self.machine}'" if self.machine else ""
         hashes = " ".join(f"--hash=sha256:{digest}" for digest in self.hashes)
-        return f"{self.name}=={self.version}{marker} {hashes}"
+        return f"{self.constraint} {hashes}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from packaging.version import Version
 from gpucomm.cell import Cell, additions
 from gpucomm.errors import WrongInput
 from gpucomm.rules import contains, meets, platforms
-from gpucomm.schema import Architecture, Hold, Matrix
+from gpucomm.schema import STATIC, Architecture, Hold, Matrix
 from gpucomm.standard import cells_of
 
 FILE = "matrix.lock"
@@ -310,18 +310,22 @@ def _accelerator_faults(
     matrix: Matrix, lock: Lock, cell: Cell, arch: Architecture
 ) -> Iterator[str]:
     line = matrix.lines[cell.line]
+    local = Version(lock.version(cell, "torch", arch) or "0").local
     if line.nccl_family is not None:
         family = matrix.nccl_families[line.nccl_family]
         nccl = lock.version(cell, family.wheel, arch)
         if nccl != cell.nccl:  # None on both sides where NCCL is linked into torch
             yield f"NCCL is {nccl}, the matrix says {cell.nccl}"
-        # The wheel says itself which CUDA it was built for, by the runtime that it requires.
+        # The wheel says itself which CUDA it was built for: by the runtime that it requires or,
+        # with NCCL and all of CUDA inside, by its local version.
         runtime = lock.version(cell, family.runtime, arch)
-        if runtime is None or Version(runtime).release[:2] != Version(cell.cuda or "0").release[:2]:
+        if runtime is None and line.torch[cell.torch].nccl == STATIC:
+            if local != cell.line:
+                yield f"torch is +{local}, the line is {cell.line}"
+        elif Version(runtime or "0").release[:2] != Version(cell.cuda or "0").release[:2]:
             yield f"the wheel requires CUDA runtime {runtime}, the line is CUDA {cell.cuda}"
     elif signs := _cuda_signs(lock, cell, arch):
         yield f"torch is a CUDA build ({', '.join(signs)}), the line is {cell.line}"
-    local = Version(lock.version(cell, "torch", arch) or "0").local
     if cell.accelerator == "rocm" and local != cell.line:
         yield f"torch is +{local}, the line is {cell.line}"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from gpucomm import pages
-from gpucomm.cell import Cell, base_image
+from gpucomm.cell import Cell, base_image, toolkit_image
 from gpucomm.errors import WorkFailed
 from gpucomm.layers import Layer, Pin, layers_of
 from gpucomm.lock import Lock, Wheel, tools_key
@@ -25,6 +25,7 @@ from gpucomm.standard import cells_of
 
 FOLDER = "images"
 LABEL_PREFIX = "io.gpucomm"
+CELL_LABEL = f"{LABEL_PREFIX}.cell"
 DOCKERFILE = "Dockerfile"
 NVCC = "nvidia-cuda-nvcc"
 """The wheel that makes an image's CUDA wheels a toolkit; that of CUDA 12 holds no nvcc."""
@@ -117,6 +118,18 @@ def packages_of(matrix: Matrix, cell: Cell) -> list[str]:
     return list(dict.fromkeys(["tini", *matrix.flavors[cell.flavor].apt, *extras]))
 
 
+def toolkit_of(matrix: Matrix, cell: Cell, layers: tuple[Layer, ...]) -> str | None:
+    """Where the toolkit of an image lies: the vendor's, or the one that its wheels become."""
+    vendor = toolkit_image(matrix, line=cell.line, flavor=cell.flavor, os=cell.os)
+    if vendor is None and not _has_nvcc(layers):
+        return None
+    return "/opt/rocm" if cell.accelerator == "rocm" else "/usr/local/cuda"
+
+
+def _has_nvcc(layers: tuple[Layer, ...]) -> bool:
+    return NVCC in {pin.name for layer in layers for pin in layer.pins}
+
+
 def _context(matrix: Matrix, cell: Cell, layers: tuple[Layer, ...]) -> dict[str, object]:
     from_index = set(pages.packages_of(matrix, cell))
     return {
@@ -125,7 +138,8 @@ def _context(matrix: Matrix, cell: Cell, layers: tuple[Layer, ...]) -> dict[str,
         "system": matrix.systems[cell.os],
         "base_image": base_image(matrix, cell),
         "packages": packages_of(matrix, cell),
-        "nvcc": NVCC in {pin.name for layer in layers for pin in layer.pins},
+        "nvcc": _has_nvcc(layers),
+        "toolkit": toolkit_of(matrix, cell, layers),
         "layers": layers,
         "labels": labels_of(matrix, cell),
         "site_packages": f"/opt/venv/lib/python{cell.python}/site-packages",
@@ -151,7 +165,7 @@ def constraints_of(layers: tuple[Layer, ...], wanted: Requirements) -> list[str]
     if not layers:
         return [line for line in wanted.wanted if line.startswith("torch")]
     fixed = [pin for layer in layers if layer.name != "python" for pin in layer.pins]
-    return [f"{pin.name}=={pin.version}" for pin in sorted(fixed, key=lambda pin: pin.name)]
+    return [pin.constraint for pin in sorted(fixed, key=lambda pin: (pin.name, pin.version))]
 
 
 def _pins(pins: tuple[Pin, ...]) -> str:

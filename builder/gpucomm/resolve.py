@@ -11,12 +11,14 @@ import base64
 import http.client
 import subprocess
 import tempfile
+import threading
 import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -37,6 +39,8 @@ from gpucomm.standard import cells_of
 _GLIBC = 28
 _AT_ONCE = 4  # calls of uv; each waits for the index most of the time
 _PAGE_SECONDS = 10.0
+# An index that answers 429 was asked again by uv for some seconds, whatever its Retry-After was.
+_WAITS = (15.0, 30.0, 60.0)
 _UNFIT = "the resolved wheels do not answer the matrix"
 
 
@@ -77,6 +81,7 @@ def resolve(
         or list(cell_faults(matrix, before, cell, arch))
     }
     reasons = _unreachable(matrix, (cell for cell, _ in work.values()), options)
+    patience = _Patience(say)
     jobs: dict[str, Callable[[], tuple[Wheel, ...]]] = {}
     for key, (cell, arch) in work.items():
         if reason := reasons.get(cell.pins_id):
@@ -86,7 +91,7 @@ def resolve(
             unlocked[key] = reason
         else:
             kept = () if options.upgrade else before.cells.get(key, ())
-            jobs[key] = _job(matrix, cell, arch, kept, options)
+            jobs[key] = _job(matrix, cell, arch, kept, options, patience)
     for cell, arch in chosen.values():
         name = tools_key(cell.python, arch)
         if (
@@ -95,8 +100,8 @@ def resolve(
             or not set(matrix.tools) <= {w.name for w in tools[name]}
         ):
             kept = () if options.upgrade else before.tools.get(name, ())
-            jobs[f"tools {name}"] = _tools_job(matrix, cell.python, arch, kept)
-    for key, outcome in _run(jobs, say):
+            jobs[f"tools {name}"] = _tools_job(matrix, cell.python, arch, kept, patience)
+    for key, outcome in _run(jobs, say, patience):
         if isinstance(outcome, WorkFailed):
             faults += [f"{key}: {fault}" for fault in outcome.faults]
             if not key.startswith("tools ") and key not in before.cells:
@@ -141,8 +146,29 @@ def _ordered(
 Outcome = tuple[Wheel, ...] | WorkFailed
 
 
+class _Patience:
+    """The waits for an index that answers 429: after one that was in vain, no call waits again."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._over = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait before a further call; False when there shall be none."""
+        if self._over.is_set():
+            return False
+        self._say(f"lock  an index answers 429; asking again in {seconds:.0f} s")
+        return not self._over.wait(seconds)
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        self._over.set()
+
+
 def _run(
-    jobs: Mapping[str, Callable[[], tuple[Wheel, ...]]], say: Callable[[str], None]
+    jobs: Mapping[str, Callable[[], tuple[Wheel, ...]]],
+    say: Callable[[str], None],
+    patience: _Patience,
 ) -> Iterable[tuple[str, Outcome]]:
     """Every job's outcome in the order of `jobs`, with one line of progress when one is done."""
     results: dict[str, Outcome] = {}
@@ -159,6 +185,7 @@ def _run(
                     said = "FAILED"
                 say(f"lock  {count:>3}/{len(jobs)}  {key}: {said}")
         except BaseException:
+            patience.end()
             pool.shutdown(cancel_futures=True)
             raise
     return [(key, results[key]) for key in jobs]
@@ -196,12 +223,13 @@ def _page_fault(url: str) -> str | None:
         return "the PyTorch index of {index} could not be reached"
 
 
-def _asking(url: str) -> urllib.request.Request:
+def _asking(url: str, method: str = "GET") -> urllib.request.Request:
     """A request for `url`, with the credentials in it told as uv tells them."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     bare = urlunsplit(parts._replace(netloc=host))
-    request = urllib.request.Request(bare, headers={"User-Agent": "gpucomm"})  # noqa: S310
+    headers = {"User-Agent": "gpucomm"}
+    request = urllib.request.Request(bare, headers=headers, method=method)  # noqa: S310
     if at:
         pair = base64.b64encode(unquote(user).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {pair}")
@@ -216,7 +244,12 @@ def _in_wheelhouse(cell: Cell, wheelhouse: Path | None) -> bool:
 
 
 def _job(
-    matrix: Matrix, cell: Cell, arch: Architecture, kept: tuple[Wheel, ...], options: Options
+    matrix: Matrix,
+    cell: Cell,
+    arch: Architecture,
+    kept: tuple[Wheel, ...],
+    options: Options,
+    patience: _Patience,
 ) -> Callable[[], tuple[Wheel, ...]]:
     wanted = requirements_of(matrix, cell)
     found: list[str] = []
@@ -226,7 +259,9 @@ def _job(
         found = pages.pages_of(matrix, cell, options.pytorch_index)
 
     def job() -> tuple[Wheel, ...]:
-        wheels = _resolve(wanted, python=cell.python, arch=arch, kept=kept, find_links=found)
+        wheels = _resolve(
+            wanted, patience, python=cell.python, arch=arch, kept=kept, find_links=found
+        )
         lock = Lock(cells={key_of(cell, arch): wheels}, tools={}, bases={})
         if faults := list(cell_faults(matrix, lock, cell, arch)):
             raise WorkFailed([f"{_UNFIT}: {fault}" for fault in faults])
@@ -236,10 +271,10 @@ def _job(
 
 
 def _tools_job(
-    matrix: Matrix, python: str, arch: Architecture, kept: tuple[Wheel, ...]
+    matrix: Matrix, python: str, arch: Architecture, kept: tuple[Wheel, ...], patience: _Patience
 ) -> Callable[[], tuple[Wheel, ...]]:
     wanted = Requirements(wanted=tuple(matrix.tools))
-    return lambda: _resolve(wanted, python=python, arch=arch, kept=kept)
+    return lambda: _resolve(wanted, patience, python=python, arch=arch, kept=kept)
 
 
 def base_digests(
@@ -270,6 +305,7 @@ def base_digests(
 
 def _resolve(
     wanted: Requirements,
+    patience: _Patience,
     *,
     python: str,
     arch: Architecture,
@@ -293,13 +329,24 @@ def _resolve(
             "--only-binary", ":all:", "--quiet", "--output-file", str(output),
             *(word for page in find_links for word in ("--find-links", page)),
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            reason = " ".join(done.stderr.split()) or f"uv ended with {done.returncode}"
-            raise WorkFailed(reason)
+        _call(command, patience)
         packages = tomllib.loads(output.read_text())["packages"]
     wheels = (_wheel(entry, python, arch) for entry in packages)
     return tuple(sorted(wheels, key=lambda w: w.name))
+
+
+def _call(command: list[str], patience: _Patience) -> None:
+    """Run uv, again when an index asked it to wait. Raises WorkFailed with what uv said."""
+    for seconds in (*_WAITS, None):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        reason = " ".join(done.stderr.split()) or f"uv ended with {done.returncode}"
+        if "429 Too Many Requests" not in reason:
+            raise WorkFailed(reason)
+        if seconds is None or not patience.wait(seconds):
+            patience.end()
+            raise WorkFailed(reason)
 
 
 def _as_pylock(wheels: tuple[Wheel, ...]) -> str:
@@ -311,7 +358,7 @@ def _as_pylock(wheels: tuple[Wheel, ...]) -> str:
 def _wheel(entry: Mapping[str, Any], python: str, arch: Architecture) -> Wheel:
     """The best of a package's wheels for `python` on this platform. Raises WorkFailed for none."""
     ranks = {tag: rank for rank, tag in enumerate(_tags(python, arch))}
-    best: tuple[int, Wheel] | None = None
+    best: tuple[int, Wheel, Mapping[str, Any]] | None = None
     for item in entry.get("wheels", ()):
         file = unquote(Path(urlsplit(item.get("url") or item["path"]).path).name)
         file = item.get("name", file)
@@ -324,19 +371,32 @@ def _wheel(entry: Mapping[str, Any], python: str, arch: Architecture) -> Wheel:
             version=entry["version"],
             file=file,
             sha256=item["hashes"]["sha256"],
-            size=item.get("size") or _local_size(item),
+            size=item.get("size") or 0,
         )
-        best = rank, wheel
+        best = rank, wheel, item
     if best is None:
         raise WorkFailed(f"{entry['name']} {entry['version']} has no wheel for Python {python}")
-    return best[1]
+    _, wheel, item = best
+    return wheel if wheel.size else replace(wheel, size=_size(item))
 
 
-def _local_size(item: Mapping[str, Any]) -> int:
-    """Bytes of a wheel on this disk; an index that tells no size counts as 0."""
+def _size(item: Mapping[str, Any]) -> int:
+    """Bytes of a wheel whose size the index does not tell, as HTML pages do not."""
     url = urlsplit(item.get("url", ""))
+    if url.scheme in ("http", "https"):
+        return _size_there(item["url"])
     path = Path(unquote(url.path)) if url.scheme == "file" else Path(item.get("path", ""))
     return path.stat().st_size if path.is_file() else 0
+
+
+@cache
+def _size_there(url: str) -> int:
+    """Bytes of a file on a server, 0 if it does not tell: it only says how much disk is needed."""
+    try:
+        with urllib.request.urlopen(_asking(url, "HEAD"), timeout=_PAGE_SECONDS) as answer:  # noqa: S310
+            return int(answer.headers.get("Content-Length") or 0)
+    except (OSError, ValueError, http.client.HTTPException):
+        return 0
 
 
 def _tags(python: str, arch: Architecture) -> list[Tag]:

@@ -346,7 +346,7 @@ def small_project(small: Matrix, small_lock: Lock, tmp_path: Path) -> Project:
 @pytest.fixture
 def bare_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """The environment without anything that gpucomm, uv, pip or urllib would read from it."""
-    words = ("proxy", "uv_", "pip_", "docker", "gpucomm", "ssl_cert", "ca_bundle")
+    words = ("proxy", "uv_", "pip_", "pytorch_", "docker", "gpucomm", "ssl_cert", "ca_bundle")
     for name in list(os.environ):
         if any(word in name.lower() for word in words) or name in ("REGISTRY", "WHEELHOUSE"):
             monkeypatch.delenv(name)

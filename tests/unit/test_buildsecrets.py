@@ -71,6 +71,13 @@ def exported(text: str) -> dict[str, str]:
         ),
         ({"PIP_INDEX_URL": "file:///srv/wheels"}, {}),
         (
+            {"PYTORCH_INDEX": "https://user:p%40ss@mirror.example/whl/"},
+            {"PYTORCH_INDEX": "https://user:p%40ss@mirror.example/whl"},
+        ),
+        ({"PYTORCH_INDEX": ""}, {}),
+        ({"PYTORCH_INDEX": "file:///srv/whl"}, {}),
+        ({"PYTORCH_INDEX": "/srv/whl"}, {}),
+        (
             {"UV_INDEX": f"file:///srv/wheels {INDEX}"},
             {"PIP_EXTRA_INDEX_URL": INDEX, "UV_INDEX": INDEX},
         ),
@@ -183,6 +190,24 @@ def test_on_ubuntu_the_sources_of_the_image_hold(monkeypatch: pytest.MonkeyPatch
     assert buildsecrets.machine_apt_sources("bookworm", None) == []
     monkeypatch.setattr(apt, "machine_sources", lambda: [UBUNTU, DEBIAN])
     assert len(buildsecrets.machine_apt_sources("bookworm", None)) == 2
+
+
+@pytest.mark.parametrize("machine", ["debian", "ubuntu"])
+def test_an_image_of_ubuntu_keeps_its_own_sources_unless_a_mirror_is_named(
+    machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror of Debian has no Ubuntu, whatever release this machine runs."""
+    release = {"ID": machine, "VERSION_CODENAME": "bookworm" if machine == "debian" else "noble"}
+    monkeypatch.setattr(apt, "os_release", lambda: release)
+    monkeypatch.setattr(apt, "machine_sources", lambda: [DEBIAN, SECURITY, UBUNTU])
+    assert buildsecrets.machine_apt_sources("noble", None, "ubuntu") == []
+    key = "[signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg]"
+    assert buildsecrets.machine_apt_sources("noble", "https://o.example/u", "ubuntu") == [
+        f"deb {key} https://o.example/u noble main universe",
+        f"deb {key} https://o.example/u noble-updates main universe",
+    ]
+    with pytest.raises(WrongInput, match="--apt-mirror"):
+        buildsecrets.machine_apt_sources("noble", "mirror.example", "ubuntu")
 
 
 def test_on_debian_the_machines_own_release_names_its_mirror(

@@ -396,6 +396,12 @@ def test_an_nccl_that_is_linked_into_torch_is_no_wheel(
     assert list(locks.cell_faults(matrix, lock, one)) == ["NCCL is 2.19.3, the matrix says None"]
     lock = with_version(lock, one.pins_id, "nvidia-nccl-cu12", None)
     assert list(locks.cell_faults(matrix, lock, one)) == []
+    # Without the wheel of a runtime, the local version is what tells the CUDA inside.
+    lock = with_version(lock, one.pins_id, "nvidia-cuda-runtime-cu12", None)
+    assert list(locks.cell_faults(matrix, lock, one)) == ["torch is +None, the line is cu121"]
+    for local, faults in (("cu121", []), ("cu118", ["torch is +cu118, the line is cu121"])):
+        told = with_version(lock, one.pins_id, "torch", f"2.2.2+{local}")
+        assert list(locks.cell_faults(matrix, told, one)) == faults
 
 
 @pytest.mark.parametrize(

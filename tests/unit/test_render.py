@@ -1,4 +1,4 @@
-"""render.py and layers.py: what images/ holds, by golden files and by rules; the drift gate.
+"""render.py: what images/ holds, by golden files and by rules; the drift gate.
 
 The golden files are of a small fixed matrix. When templates/ changes on purpose, refresh them with
 GPUCOMM_GOLDEN=refresh .venv/bin/python -m pytest tests/unit/test_render.py
@@ -7,6 +7,7 @@ and read the difference that git shows.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -15,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from gpucomm import layers, render
@@ -30,19 +29,27 @@ from gpucomm.schema import Matrix
 from gpucomm.standard import cells_of, on_demand
 
 MakeWheel = Callable[..., Wheel]
+ParseMatrix = Callable[[str], Matrix]
 GOLDEN = Path(__file__).parent / "golden"
 OVERRIDDEN = "cu121-torch2.4.1-nccl2.21.5"
 NEW = "cu130-torch2.13.0-nccl2.29.7"
 ROCM = "rocm6.1-torch2.4.1-rccl2.18.6"
+PLAIN = "cu121-torch2.4.1-nccl2.20.5"
 STANDARD = (
+    PLAIN,
     OVERRIDDEN,
-    "cu121-torch2.4.1-nccl2.20.5-slim",
-    "cu121-torch2.4.1-nccl2.20.5-torchvision",
+    f"{PLAIN}-slim",
+    f"{PLAIN}-torchvision",
     NEW,
     ROCM,
     "cpu-torch2.13.0",
 )
-ON_DEMAND = ("cu121-torch2.4.1-nccl2.20.5-mpi", f"{NEW}-devel")
+ON_DEMAND = (
+    f"{PLAIN}-mpi",
+    f"{PLAIN}-ubuntu24.04",
+    f"{NEW}-devel",
+    f"{NEW}-ubuntu24.04-devel",  # on the vendor's image
+)
 
 
 def rendered_small(root: Path, small: Matrix, small_lock: Lock) -> dict[str, str]:
@@ -56,29 +63,43 @@ def cell_named(matrix: Matrix, name: str) -> Cell:
 # ---------------------------------------------------------------- what is rendered
 
 
-def with_nvcc(small: Matrix, small_lock: Lock, make_wheel: MakeWheel) -> Lock:
-    """The small lock, and one for the devel flavor of the CUDA 13 line."""
-    devel = on_demand(small, f"{NEW}-devel")
-    plain = cell_named(small, NEW)
-    added = make_wheel("nvidia-cuda-nvcc", "13.0.88")
-    cells = {
-        locks.key_of(devel, arch): (*small_lock.cells[locks.key_of(plain, arch)], added)
-        for arch in platforms(small, devel)
-    }
-    return replace(small_lock, cells={**small_lock.cells, **cells})
+@pytest.fixture(scope="module")
+def wider_lock(small: Matrix, small_lock: Lock, make_wheel: MakeWheel) -> Lock:
+    """The small lock, with files that differ by platform, and with every cell of ON_DEMAND."""
+    only = make_wheel("nvidia-cufile", "1.15.1")  # as if x86_64 did not have it
+    other = make_wheel("nvidia-cublas", "13.0.1.1")  # another version than on x86_64
+    cells = dict(small_lock.cells)
+    key = locks.key_of(cell_named(small, NEW), "arm64")
+    row = [other if wheel.name == other.name else on_arm(wheel) for wheel in cells[key]]
+    cells[key] = tuple(sorted([*row, only], key=lambda wheel: wheel.name))
+    nvcc = make_wheel("nvidia-cuda-nvcc", "13.0.88")
+    for name in ON_DEMAND:
+        one = on_demand(small, name)
+        plain = cell_named(small, PLAIN if name.startswith(PLAIN) else NEW)
+        for arch in platforms(small, one):
+            added = (nvcc,) if name == f"{NEW}-devel" else ()
+            cells.setdefault(locks.key_of(one, arch), cells[locks.key_of(plain, arch)] + added)
+    tools = {**small_lock.tools, "3.12": small_lock.tools["3.11"]}
+    return replace(small_lock, cells=cells, tools=tools)
+
+
+def on_arm(wheel: Wheel) -> Wheel:
+    """The same version, in a file of its own unless it is Python alone."""
+    if not wheel.name.startswith(("torch", "triton", "numpy", "nvidia-")):
+        return wheel
+    file = wheel.file.replace("none-any", "none-manylinux_2_28_aarch64")
+    return replace(wheel, file=file, sha256=hashlib.sha256(file.encode()).hexdigest())
 
 
 @pytest.mark.parametrize("cell", [*STANDARD, *ON_DEMAND])
-def test_golden_files(
-    cell: str, root: Path, small: Matrix, small_lock: Lock, make_wheel: MakeWheel
-) -> None:
-    lock = with_nvcc(small, small_lock, make_wheel)
-    one = on_demand(small, cell)
-    found = render.render_cell(small, lock, root / "templates", one)
+def test_golden_files(cell: str, root: Path, small: Matrix, wider_lock: Lock) -> None:
+    found = render.render_cell(small, wider_lock, root / "templates", on_demand(small, cell))
     files = {f"{cell}/{name}": text for name, text in found.items()}
+    everything = rendered_small(root, small, wider_lock)
     if cell in STANDARD:
-        everything = rendered_small(root, small, small_lock)
         assert files.items() <= everything.items()
+    else:
+        assert not files.keys() & everything.keys()
     folder = GOLDEN / cell
     if os.environ.get("GPUCOMM_GOLDEN") == "refresh":
         shutil.rmtree(folder, ignore_errors=True)
@@ -93,6 +114,60 @@ def test_golden_files(
     assert files.keys() == golden.keys()
     for name, text in files.items():
         assert text == golden[name], f"{name} differs; see the first lines of this file"
+
+
+def test_no_golden_file_is_of_another_cell() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {*STANDARD, *ON_DEMAND}
+
+
+def test_versions_that_differ_by_platform_are_pinned_each_on_its_own(
+    root: Path, small: Matrix, wider_lock: Lock
+) -> None:
+    files = render.render_cell(small, wider_lock, root / "templates", on_demand(small, NEW))
+    both = [
+        "nvidia-cublas==13.0.1.1 ; platform_machine == 'aarch64'",
+        "nvidia-cublas==13.0.2.14 ; platform_machine == 'x86_64'",
+        "nvidia-cufile==1.15.1 ; platform_machine == 'aarch64'",
+    ]
+    # In the constraints too, or no install in the image could satisfy both.
+    constraints = files["pins/constraints.txt"].splitlines()
+    assert [line for line in constraints if ";" in line] == both
+    cuda = files["requirements/cuda.txt"].splitlines()
+    assert [line.split(" --hash")[0] for line in cuda if ";" in line] == both
+    (torch,) = files["requirements/torch.txt"].splitlines()
+    assert re.fullmatch(r"torch==2\.13\.0( --hash=sha256:\w{64}){2}", torch)
+
+
+@pytest.mark.parametrize(
+    ("name", "toolkit", "linked"),
+    [
+        pytest.param(NEW, None, False, id="no-toolkit"),
+        pytest.param(f"{PLAIN}-devel", None, False, id="no-nvcc-in-wheels-of-cuda-12"),
+        pytest.param(f"{NEW}-devel", "CUDA_HOME=/usr/local/cuda", True, id="from-wheels"),
+        pytest.param(f"{NEW}-ubuntu24.04-devel", "CUDA_HOME=/usr/local/cuda", False, id="nvidia"),
+        pytest.param(f"{ROCM}-ubuntu24.04-devel", "ROCM_HOME=/opt/rocm", False, id="amd"),
+    ],
+)
+def test_a_toolkit_is_on_the_path_wherever_it_came_from(
+    name: str,
+    toolkit: str | None,
+    linked: bool,
+    root: Path,
+    small_text: str,
+    parse_matrix: ParseMatrix,
+    wider_lock: Lock,
+) -> None:
+    nvidia = "      cuda: registry.example/nvidia/cuda:{toolkit}-devel-ubuntu24.04\n"
+    amd = "      rocm: registry.example/rocm/dev-ubuntu-24.04:{toolkit}\n"
+    assert small_text.count(nvidia) == 1
+    matrix = parse_matrix(small_text.replace(nvidia, nvidia + amd))
+    one = on_demand(matrix, name)
+    text = render.render_cell(matrix, wider_lock, root / "templates", one)["Dockerfile"]
+    folder = f"{toolkit.partition('=')[2]}/bin:" if toolkit else ""
+    assert f"\nENV PATH=/opt/venv/bin:{folder}/usr/local/sbin:" in text
+    homes = re.findall(r"^ +((?:CUDA|ROCM)_HOME=\S+) \\$", text, re.M)
+    assert homes == ([toolkit] if toolkit else [])
+    assert ('ln -s "$toolkit" /usr/local/cuda' in text) == linked
 
 
 def test_rendering_is_deterministic_and_takes_nothing_from_the_environment(
@@ -168,6 +243,34 @@ def test_every_copied_stage_is_there_and_nccl_is_the_last_layer_of_wheels(real: 
         assert cell.nccl is None or names[-1] == "nccl"
 
 
+def test_nothing_is_taken_from_a_stage_that_is_not_there(
+    root: Path, small: Matrix, small_lock: Lock
+) -> None:
+    """A name without a stage is an image, which BuildKit would ask a registry for."""
+    contexts = {"base", "files", "selftest-source", "scratch"}
+    for lock in (small_lock, replace(small_lock, cells={})):
+        for name, text in rendered_small(root, small, lock).items():
+            if not name.endswith("/Dockerfile"):
+                continue
+            made = set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.M))
+            taken = set(re.findall(r"^FROM (\S+)", text, re.M))
+            taken |= set(re.findall(r"\bfrom=([\w-]+)", text))
+            assert taken <= made | contexts, name
+            assert ("wheelhouse" in made) == ("--page=" in text), name
+
+
+def test_an_unlocked_cell_of_the_default_index_reads_no_page(
+    root: Path, small: Matrix, small_lock: Lock
+) -> None:
+    files = rendered_small(root, small, replace(small_lock, cells={}))
+    text = files[f"{OVERRIDDEN}/Dockerfile"]
+    assert "# unlocked: it was never resolved\n" in text
+    assert "    unpack-wheels --unlocked\n" in text
+    assert "wheels.example" not in text
+    assert files[f"{OVERRIDDEN}/requirements/overrides.txt"] == "nvidia-nccl-cu12==2.21.5\n"
+    assert files[f"{OVERRIDDEN}/pins/constraints.txt"] == "torch==2.4.1\n"
+
+
 def test_the_requirements_of_a_cell_are_its_wheels_each_once(real: Project) -> None:
     files = real.rendered()
     for cell in cells_of(real.matrix):
@@ -196,52 +299,6 @@ def test_an_unlocked_cell_says_why_and_pins_nothing(real: Project) -> None:
         asked = files[f"{cell.id}/requirements/unlocked.txt"].splitlines()
         assert asked[0] == f"torch=={cell.torch}+{cell.line}"
         assert "--hash" not in "".join(asked)
-
-
-NAMES = st.sampled_from(
-    ["torch", "triton", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12",
-     "nvidia-cublas-cu12", "nvidia-nvtx", "torchvision", "triton-extra", "nvidia", "rocm",
-     "rocm-sdk-core", "triton-rocm", "nvidia-cuda-nvcc", "cuda-toolkit"]
-)  # fmt: skip
-
-
-@given(names=st.lists(NAMES, unique=True))
-def test_layers_partition_any_wheels(names: list[str], make_wheel: MakeWheel) -> None:
-    wheels = [make_wheel(name, "1.0") for name in names]
-    found = layers.layers_of({"amd64": tuple(wheels)})
-    spread = [pin for layer in found for pin in layer.pins]
-    assert sorted(pin.name for pin in spread) == sorted(names)
-    assert all(layer.pins for layer in found)
-    order = [layers.ORDER.index(layer.name) for layer in found]
-    assert order == sorted(set(order))
-
-
-def test_torch_and_triton_are_apart_from_nccl(make_wheel: MakeWheel) -> None:
-    names = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-cudnn-cu12", "nvidia-nvtx", "six",
-             "triton-extra", "torchvision", "nvidia-nvvm", "rocm-sdk-libraries")  # fmt: skip
-    found = layers.layers_of({"amd64": tuple(make_wheel(name, "1") for name in names)})
-    assert {layer.name: [pin.name for pin in layer.pins] for layer in found} == {
-        "cuda": ["nvidia-nvtx"],
-        "rocm": ["rocm-sdk-libraries"],
-        "python": ["six", "triton-extra"],
-        "cudnn": ["nvidia-cudnn-cu12"],
-        "triton": ["triton"],
-        "torch": ["torch"],
-        "toolkit": ["nvidia-nvvm"],
-        "extras": ["torchvision"],
-        "nccl": ["nvidia-nccl-cu12"],
-    }
-
-
-def test_one_line_serves_every_platform_and_tells_what_only_one_has(make_wheel: MakeWheel) -> None:
-    both = make_wheel("torch", "2.13.0")
-    other = replace(both, file="other.whl", sha256="ab" * 32)
-    alone = make_wheel("nvidia-cufile", "1.0")
-    pins = layers.pins_of({"amd64": (both, alone), "arm64": (other,)})
-    assert [pin.line for pin in pins] == [
-        f"nvidia-cufile==1.0 ; platform_machine == 'x86_64' --hash=sha256:{alone.sha256}",
-        f"torch==2.13.0 --hash=sha256:{both.sha256} --hash=sha256:{'ab' * 32}",
-    ]
 
 
 def test_slim_has_no_triton_and_no_compiler(real: Project) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import threading
+import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.wheelindex import TinyWheel, Unauthorized, serve
+from tests.wheelindex import NotFound, Stalled, TinyWheel, TooMany, Unauthorized, serve
 
 from gpucomm import lock as locks
 from gpucomm import registry, resolve
 from gpucomm.cell import Cell
 from gpucomm.lock import EMPTY, Lock, Wheel
 from gpucomm.registry import Reachable
-from gpucomm.requirements import requirements_of
 from gpucomm.schema import Architecture, Matrix
 from gpucomm.standard import cells_of, on_demand
 
@@ -290,6 +291,194 @@ def test_why_a_cell_failed_is_told_apart(
     assert set(failed.unlocked.values()) == {"uv failed when this was locked"}
 
 
+# ---------------------------------------------------------------- an index that asks to wait
+
+FOREVER = 1_000_000
+PAGES = {
+    "whl/rocm6.1": [
+        TinyWheel(
+            "torch", "2.4.1+rocm6.1", ("pytorch-triton-rocm==3.0.0", "filelock"),
+            "cp311-cp311-linux_x86_64",
+        ),
+        TinyWheel("pytorch-triton-rocm", "3.0.0", tag="cp311-cp311-linux_x86_64"),
+    ],
+    "whl/cpu": [TinyWheel("torch", "2.13.0+cpu", ("filelock",), "cp311-cp311-linux_x86_64")],
+}  # fmt: skip
+
+
+@pytest.fixture
+def paged(wheels: Wheels, small: Matrix, bare_env: pytest.MonkeyPatch) -> list[Cell]:
+    """The cells that have pages of their own; uv asks once and gpucomm waits for moments."""
+    bare_env.delenv("UV_OFFLINE")
+    bare_env.setenv("UV_HTTP_RETRIES", "0")
+    bare_env.setattr(resolve, "_WAITS", (0.02, 0.03, 0.04))
+    bare_env.setattr(resolve, "_AT_ONCE", 1)
+    return [cell for cell in cells_of(small) if cell.index != "default"]
+
+
+def waited(said: Sequence[str]) -> int:
+    return sum(line == "lock  an index answers 429; asking again in 0 s" for line in said)
+
+
+def test_an_index_that_asks_to_wait_is_asked_again_later(paged: list[Cell], small: Matrix) -> None:
+    said: list[str] = []
+    with serve(PAGES) as index:
+        # The first is the question whether there is a page; the rest are two calls of uv.
+        index.fault("/whl/rocm6.1/torch/", TooMany(times=3))
+        lock, faults = attempt(small, paged, said=said, pytorch_index=index.url("whl"))
+    assert faults == []
+    assert lock.cells.keys() == {ROCM, CPU}
+    assert waited(said) == 2
+
+
+def test_after_one_wait_in_vain_no_other_cell_waits(paged: list[Cell], small: Matrix) -> None:
+    said: list[str] = []
+    with serve(PAGES) as index, index.fault("/whl/*/torch/", TooMany(times=FOREVER)) as planted:
+        lock, faults = attempt(small, paged, said=said, pytorch_index=index.url("whl"))
+    assert [fault.split(": ")[0] for fault in faults] == [ROCM, CPU]
+    assert all("429 Too Many Requests" in fault and "\n" not in fault for fault in faults)
+    assert lock.unlocked == dict.fromkeys((ROCM, CPU), "uv failed when this was locked")
+    assert waited(said) == 3
+    assert planted.hits == 2 + 4 + 1
+
+
+def test_only_a_429_is_waited_for(paged: list[Cell], small: Matrix) -> None:
+    said: list[str] = []
+    with serve(PAGES) as index, index.fault("/whl/*/torch-*.whl", NotFound()):
+        _, faults = attempt(small, paged, said=said, pytorch_index=index.url("whl"))
+    assert len(faults) == 2
+    assert waited(said) == 0
+
+
+def test_an_interrupt_ends_every_wait(
+    paged: list[Cell], small: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "_WAITS", (600.0,))
+    monkeypatch.setattr(resolve, "_AT_ONCE", 2)
+    waits = threading.Event()
+
+    def say(text: str) -> None:
+        if "429" in text:
+            waits.set()
+        elif CPU in text:
+            assert waits.wait(20)
+            raise KeyboardInterrupt
+
+    with serve(PAGES) as index, index.fault("/whl/rocm6.1/torch/", TooMany(times=FOREVER)):
+        options = resolve.Options(pytorch_index=index.url("whl"))
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            resolve.resolve(small, EMPTY, paged, options, {}, say)
+    assert time.monotonic() - started < 60
+
+
+# ---------------------------------------------------------------- what pages do not tell
+
+
+@pytest.fixture(autouse=True)
+def no_sizes_known() -> None:
+    resolve._size_there.cache_clear()
+
+
+def test_a_size_that_no_page_tells_is_asked_of_the_file(paged: list[Cell], small: Matrix) -> None:
+    with serve(PAGES) as index:
+        lock, faults = attempt(small, paged, pytorch_index=index.url("whl"))
+        heads = [request.path for request in index.requests if request.method == "HEAD"]
+    assert faults == []
+    sizes = {wheel.file: len(wheel.content()) for row in PAGES.values() for wheel in row}
+    locked = {w.file: w.size for key in (ROCM, CPU) for w in lock.cells[key] if w.file in sizes}
+    assert locked == sizes
+    assert {path.rpartition("/")[2] for path in heads} >= {
+        file.replace("+", "%2B") for file in sizes
+    }
+
+
+def test_a_size_that_nobody_tells_counts_as_nothing(bare_env: pytest.MonkeyPatch) -> None:
+    bare_env.setattr(resolve, "_PAGE_SECONDS", 0.2)
+    (torch,) = PAGES["whl/cpu"]
+    with serve(PAGES) as index:
+        index.fault("/whl/cpu/torch-*", Unauthorized("some", "body"))
+        assert resolve._size_there(index.url(f"whl/cpu/{torch.file}")) == 0
+        assert resolve._size_there(index.url("whl/cpu/absent.whl")) == 0
+        index.heal()
+        assert resolve._size_there(index.url("whl/cpu/absent.whl?anew")) == 0
+        known = resolve._size_there(index.url(f"whl/cpu/{torch.file}?anew"))
+    assert known == len(torch.content())
+    assert resolve._size_there("http://127.0.0.1:9/whl/torch.whl") == 0
+    assert resolve._size_there("http://127.0.0.1:port/whl/torch.whl") == 0
+
+
+def test_a_page_without_hashes_is_locked_by_the_hash_of_what_it_has(
+    paged: list[Cell], small: Matrix
+) -> None:
+    """As PyTorch's index tells none of the files of ROCm 7.14."""
+    names = ("cp311-cp311-linux_x86_64", "cp38-abi3-linux_x86_64", "cp312-cp312-linux_x86_64")
+    torches = [TinyWheel("torch", "2.13.0+cpu", tag=tag, hashed=False) for tag in names]
+    cells = [cell for cell in paged if cell.line == "cpu"]
+    with serve({"whl/cpu": torches}) as index:
+        lock, faults = attempt(small, cells, pytorch_index=index.url("whl"))
+    assert faults == []
+    (torch,) = (wheel for wheel in lock.cells[CPU] if wheel.name == "torch")
+    assert (torch.file, torch.sha256) == (torches[0].file, torches[0].sha256)
+
+
+def test_an_index_that_stalls_is_a_fault_and_no_wait(
+    paged: list[Cell], small: Matrix, bare_env: pytest.MonkeyPatch
+) -> None:
+    bare_env.setenv("UV_HTTP_TIMEOUT", "1")
+    said: list[str] = []
+    with serve(PAGES) as index, index.fault("/whl/rocm6.1/pytorch-triton-rocm/", Stalled()):
+        lock, (fault,) = attempt(small, paged, said=said, pytorch_index=index.url("whl"))
+    assert fault.startswith(f"{ROCM}: ")
+    assert lock.cells.keys() == {CPU}
+    assert waited(said) == 0
+
+
+# ---------------------------------------------------------------- some cells, and what is told
+
+
+def test_only_what_is_chosen_is_resolved_and_the_rest_stays(
+    wheels: Wheels, one: list[Cell], small: Matrix
+) -> None:
+    first = resolved(small, one)
+    gone = {"cu121-torch1.13-py3.11": first.cells[T24]}
+    before = replace(first, cells={**first.cells, **gone}, unlocked={ROCM: "not tried"})
+    wheels.add("filelock", "2.0")
+    new = [cell for cell in cells_of(small) if cell.line == "cu130"]
+    said: list[str] = []
+    lock = resolved(small, new, before, said=said)
+    assert worked(said) == {NEW, f"{NEW}-arm64", "tools"}
+    known = locks.wanted_keys(small, cells_of(small))
+    assert list(lock.cells) == [key for key in known if key in {*worked(said), T24, OVERRIDDEN}]
+    assert lock.cells[T24] == first.cells[T24]
+    assert versions(lock, NEW)["filelock"] == "2.0"
+    assert lock.unlocked == {ROCM: "not tried"}
+
+
+def test_an_upgrade_of_some_cells_leaves_the_others(
+    wheels: Wheels, one: list[Cell], small: Matrix
+) -> None:
+    first = resolved(small, one)
+    wheels.add("filelock", "2.0")
+    lock = resolved(small, one[:1], first, upgrade=True)
+    chosen, other = one[0].pins_id, one[1].pins_id
+    assert versions(lock, chosen)["filelock"] == "2.0"
+    assert lock.cells[other] == first.cells[other]
+
+
+def test_progress_tells_the_count_the_cell_and_what_came_of_it(
+    wheels: Wheels, one: list[Cell], small: Matrix
+) -> None:
+    (wheels.folder / "nvidia_nccl_cu12-2.21.5-py3-none-manylinux1_x86_64.whl").unlink()
+    said: list[str] = []
+    attempt(small, one, said=said)
+    assert [line.split()[1] for line in said] == ["1/3", "2/3", "3/3"]
+    assert {line.split("  ")[-1] for line in said} == {
+        f"{T24}: 6 wheels", f"{OVERRIDDEN}: FAILED", "tools 3.11: 2 wheels",
+    }  # fmt: skip
+    assert said[0].startswith("lock    1/3  ")
+
+
 def test_what_is_made_on_demand_stays_beside_what_is_new(wheels: Wheels, small: Matrix) -> None:
     options = resolve.Options(keep_others=True)
     slim, devel = (on_demand(small, f"cu121-torch2.{n}-torchvision") for n in ("2.2", "4.1"))
@@ -476,12 +665,6 @@ def test_a_wheel_that_names_no_glibc_is_taken_as_uv_takes_it(
     lock = resolved(small, one)
     files = {w.file for key in (T24, OVERRIDDEN) for w in lock.cells[key] if w.name == "filelock"}
     assert files == {"filelock-1.0-cp311-cp311-linux_x86_64.whl"}
-
-
-def test_torch_is_asked_for_with_the_local_version_of_its_index(small: Matrix) -> None:
-    asked = {cell.pins_id: requirements_of(small, cell).wanted[0] for cell in cells_of(small)}
-    assert asked[T24] == "torch==2.4.1"
-    assert asked[CPU] == "torch==2.13.0+cpu"
 
 
 def test_the_base_digest_is_kept_or_asked_for(
