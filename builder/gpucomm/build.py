@@ -24,9 +24,11 @@ from gpucomm import base as bases
 from gpucomm.cell import DEFAULT_INDEX, Cell, base_image
 from gpucomm.daemon import Say
 from gpucomm.errors import GpucommError, WorkFailed, WrongInput
-from gpucomm.lock import Wheel
+from gpucomm.lock import Wheel, cell_faults, tools_key
 from gpucomm.project import Project
 from gpucomm.registry import Reachable, reachable
+from gpucomm.rules import platforms
+from gpucomm.selector import select_one
 from gpucomm.standard import aliases_of
 
 
@@ -107,6 +109,9 @@ def check_options(project: Project, cells: tuple[Cell, ...], options: Options) -
             _secrets(project, cell, options)
         except WrongInput as error:
             faults += error.faults
+    systems = dict.fromkeys(project.matrix.systems[cell.os].distribution for cell in cells)
+    if options.apt_mirror is not None and len(systems) > 1:
+        faults.append(f"--apt-mirror serves one of {' and '.join(systems)}: build them apart")
     if faults:
         raise WrongInput(faults)
 
@@ -118,6 +123,15 @@ def _check_lock(project: Project, cell: Cell, options: Options) -> None:
             f"{cell.id} is unlocked: {reason}; run gpucomm lock {cell.id} where it can be reached, "
             "or build what can be found today with --allow-unlocked"
         )
+    # The lock of what is made on demand may be older than the matrix.
+    for arch in project.lock.locked(cell, project.matrix):
+        if faults := list(cell_faults(project.matrix, project.lock, cell, arch)):
+            raise WrongInput([f"{cell.id}: {f}; run gpucomm lock {cell.id}" for f in faults])
+    for arch in platforms(project.matrix, cell):
+        if (key := tools_key(cell.python, arch)) not in project.lock.tools:
+            raise WrongInput(
+                f"{cell.id}: the tools for Python {key} are not locked; run gpucomm lock {cell.id}"
+            )
 
 
 def build(
@@ -186,7 +200,8 @@ def _build_one(
     say: Say,
 ) -> tuple[str, str]:
     before = image_of(client, project.reference(cell))
-    need = disk.needed(project.wheels(cell), present=before is not None)
+    present, beside = _images_here(client, project, cell)
+    need = disk.needed(project.wheels(cell), present=present, beside=beside)
     disk.check(cell.id, need, engine_root)
     say(f"build {cell.id}")
     base = _base(project, cell, options, say)
@@ -213,6 +228,26 @@ def _build_one(
     return digest, "up to date" if digest == before and reused else "verified"
 
 
+def _images_here(
+    client: docker.DockerClient, project: Project, cell: Cell
+) -> tuple[bool, list[tuple[Wheel, ...]]]:
+    """Whether this engine has an image of `cell`, and the wheels of others that share layers.
+
+    Told by their labels, whatever their names are.
+    """
+    images = client.api.images(filters={"label": render.CELL_LABEL})
+    ids = {str((image["Labels"] or {})[render.CELL_LABEL]) for image in images}
+    beside = []
+    for other_id in sorted(ids - {cell.id}):
+        try:
+            other = select_one(project.matrix, other_id)
+        except WrongInput:  # of another matrix
+            continue
+        if (other.os, other.flavor) == (cell.os, cell.flavor):
+            beside.append(project.wheels(other))
+    return cell.id in ids, beside
+
+
 def tags_of(project: Project, cell: Cell) -> tuple[str, ...]:
     """The tags of a cell's image: its id, then its aliases."""
     return (cell.id, *aliases_of(project.matrix, cell))
@@ -230,8 +265,13 @@ def _verified(project: Project, cell: Cell, digest: str, say: Say) -> bool:
 
 
 def _secrets(project: Project, cell: Cell, options: Options) -> buildsecrets.BuildSecrets:
-    release = project.matrix.systems[cell.os].release
-    return buildsecrets.gather(release=release, ca=options.ca, apt_mirror=options.apt_mirror)
+    system = project.matrix.systems[cell.os]
+    return buildsecrets.gather(
+        release=system.release,
+        distribution=system.distribution,
+        ca=options.ca,
+        apt_mirror=options.apt_mirror,
+    )
 
 
 def _base_kind(

@@ -53,6 +53,28 @@ def test_an_image_that_is_here_needs_less_to_build_again(make_wheel: MakeWheel) 
     assert disk.needed(wheels, present=True) < disk.needed(wheels, present=False) / 5
 
 
+def test_layers_that_another_image_has_are_only_unpacked_again(make_wheel: MakeWheel) -> None:
+    torch = make_wheel("torch", "2.4.1", 800_000_000)
+    cublas = make_wheel("nvidia-cublas-cu12", "12.1", 400_000_000)
+    runtime = make_wheel("nvidia-cuda-runtime-cu12", "12.1", 1_000_000)
+    nccl, newer = (make_wheel("nvidia-nccl-cu12", v, 200_000_000) for v in ("2.20.5", "2.21.5"))
+    cell = [torch, cublas, runtime, nccl]
+
+    def need(*other: Wheel) -> int:
+        return disk.needed(cell, present=False, beside=[other])
+
+    cold, same = disk.needed(cell, present=False), need(*cell)
+    assert disk.SYSTEM + 2 * 1_401_000_000 < same < cold / 2
+    another_nccl = need(torch, cublas, runtime, newer)
+    assert same < another_nccl < cold / 2
+    assert another_nccl - same == disk.FACTOR * 200_000_000
+    # A layer with one other wheel is made again as a whole.
+    assert need(torch, cublas, nccl) - same == pytest.approx(disk.FACTOR * 401_000_000, abs=1)
+    # Nothing shared costs no more than a cold build; the best of all images counts.
+    assert need() == need(make_wheel("torch", "2.1.2", 800_000_000)) == cold
+    assert disk.needed(cell, present=False, beside=[[], cell]) == same
+
+
 def test_enough_room_says_nothing(tmp_path: Path, with_free: Callable[[int], list[Path]]) -> None:
     asked = with_free(1000)
     disk.check("cell", 1000, tmp_path)
