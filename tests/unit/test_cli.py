@@ -162,6 +162,90 @@ def test_a_lock_that_does_not_answer_is_wrong_input(run: Run, small_project: Pro
     assert said in done.stderr.splitlines()
 
 
+def lock_file(project: Project) -> Path:
+    return project.places.root / "matrix.lock"
+
+
+def test_lock_check_passes_on_a_good_checkout_and_writes_nothing(
+    run: Run, small_project: Project
+) -> None:
+    before = lock_file(small_project).read_bytes()
+    done = run("lock", "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    lock = small_project.lock
+    assert done.stdout == (
+        f"matrix.lock answers the matrix: {len(lock.cells)} locked, {len(lock.unlocked)} not\n"
+    )
+    assert lock_file(small_project).read_bytes() == before
+    assert not small_project.places.on_demand.exists()
+
+
+@pytest.mark.parametrize("what", ["hash", "version", "alias", "base"])
+def test_lock_check_refuses_a_lock_that_was_edited(
+    what: str, run: Run, small_project: Project
+) -> None:
+    path = lock_file(small_project)
+    data = json.loads(path.read_text())
+    wheel = data["wheels"]["numpy-2.4.6-py3-none-any.whl"]
+    old, new = {
+        "hash": (wheel["sha256"], f"{'0' * 8}{wheel['sha256'][8:]}"),
+        "version": ('"version": "2.4.6"', '"version": "2.4.7"'),
+        "alias": (f'"cu121": "{T24}"', '"cu121": "cu121-torch2.2.2-nccl2.19.3"'),
+        "base": ("sha256:abab", "sha256:cdcd"),
+    }[what]
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    for arguments in (["lock", "--check"], ["list"], ["build", "cpu"]):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("gpucomm: matrix.lock: edited by hand, its seal does not fit; ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            f"  cu121: {T24}\n",
+            "  cu121: cu121-torch2.2.2-nccl2.19.3\n",
+            f"alias cu121: {T24} when it was locked, now cu121-torch2.2.2-nccl2.19.3",
+        ),
+        (
+            'wheels: {torchvision: "0.19.1"}',
+            'wheels: {torchvision: "0.19.0"}',
+            f"{T24}-py3.11-torchvision: torchvision is 0.19.1, the matrix says 0.19.0",
+        ),
+        (
+            "2.29.7",
+            "2.29.8",
+            "cu130-torch2.13.0-nccl2.29.8-py3.11: not locked",
+        ),
+    ],
+    ids=["alias", "version", "nccl"],
+)
+def test_lock_check_names_what_the_matrix_says_otherwise(
+    old: str, new: str, said: str, run: Run, small_project: Project
+) -> None:
+    path = matrix_file(small_project)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    done = run("lock", "--check")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"gpucomm: matrix.lock: {said}; run gpucomm lock" in done.stderr.splitlines(), done
+
+
+def test_lock_check_fails_when_a_date_of_the_matrix_has_come(
+    run: Run, small_project: Project
+) -> None:
+    path = matrix_file(small_project)
+    path.write_text(path.read_text().replace('"2099-01-01"', '"2020-01-01"'))
+    done = run("lock", "--check")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("gpucomm: rule slow-start was to be looked at again on 2020-01-")
+
+
 def test_as_a_process_it_prints_and_ends_alike(no_engine: pytest.MonkeyPatch) -> None:
     done = as_process("image", "cu121")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{REPOSITORY}:{T24}\n", "")
