@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test test-image test-matrix push pull run selftest list show why coverage lint lock render engine clean relock
+.PHONY: help build test test-image test-matrix prove push pull run selftest list show why coverage lint lock render engine clean relock
 
 TARGET ?= cu121
 PYTHON ?= python3
@@ -27,6 +27,9 @@ test-image: .venv/ready ## run the image tests against the local images of TARGE
 
 test-matrix: .venv/ready ## build and verify one real cell of every line, go on where it was interrupted
 	@$(GPUCOMM) sweep $(ARGS)
+
+prove: test-matrix ## test-matrix, and every stage of the standard Debian cells that needs no torch
+	@.venv/bin/python -m pytest tests/prove -v
 
 push: .venv/ready ## send the verified images of TARGET to the registry
 	@$(GPUCOMM) push "$(TARGET)" $(ARGS)

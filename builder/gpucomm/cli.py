@@ -450,6 +450,7 @@ def _run_image(target: str, command: tuple[str, ...]) -> None:
     import subprocess
 
     from gpucomm import build as builds
+    from gpucomm import devices
     from gpucomm import engine as engines
     from gpucomm import project as projects
     from gpucomm.selector import select_one
@@ -462,7 +463,8 @@ def _run_image(target: str, command: tuple[str, ...]) -> None:
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     argv = [
         "docker", "run", "--rm", "--ipc=host", *(["--interactive", "--tty"] if terminal else []),
-        *(["--gpus", "all"] if info.nvidia else []), project.reference(cell), *command,
+        *devices.options_here(cell.accelerator, nvidia=info.nvidia),
+        project.reference(cell), *command,
     ]  # fmt: skip
     sys.stdout.flush()
     sys.exit(subprocess.run(argv, check=False).returncode)

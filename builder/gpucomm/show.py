@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpucomm import gpus, render, rules, tables
+from gpucomm import devices, gpus, render, rules, tables
 from gpucomm.cell import Cell
 from gpucomm.facts import library_of, source_of, standard_reasons, values_of
 from gpucomm.lock import holds_for, key_of
@@ -17,26 +17,11 @@ from gpucomm.progress import human_size
 from gpucomm.project import Project
 from gpucomm.proof import Proofs
 from gpucomm.requirements import requirements_of
-from gpucomm.schema import Accelerator
 from gpucomm.standard import aliases_of
-
-# The group of /dev/kfd is the host's. Images have a `render` of another number, which counts there.
-RUN: Mapping[Accelerator, tuple[str, ...]] = {
-    "cuda": ("--gpus all",),
-    "rocm": (
-        "--device=/dev/kfd",
-        "--device=/dev/dri",
-        "--group-add video",
-        '--group-add "$(stat -c %g /dev/kfd)"',
-        "--security-opt seccomp=unconfined",
-    ),
-    "cpu": (),
-}
-
 
 def run_line(cell: Cell, reference: str) -> str:
     """The command that starts the image of `cell` with its GPUs."""
-    options = ["--rm", "-it", "--ipc=host", *RUN[cell.accelerator]]
+    options = ["--rm", "-it", "--ipc=host", *devices.OPTIONS[cell.accelerator]]
     return f"docker run {' '.join(options)} {reference}"
 
 
