@@ -19,6 +19,7 @@ from gpucomm.proof import Proofs
 from gpucomm.requirements import requirements_of
 from gpucomm.standard import aliases_of
 
+
 def run_line(cell: Cell, reference: str) -> str:
     """The command that starts the image of `cell` with its GPUs."""
     options = ["--rm", "-it", "--ipc=host", *devices.OPTIONS[cell.accelerator]]

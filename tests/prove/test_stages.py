@@ -45,8 +45,7 @@ class Recipe:
 def stages_of(dockerfile: str) -> dict[str, str]:
     """The text of every named stage."""
     parts = (part.split("\n", 1) for part in dockerfile.split("\nFROM ")[1:])
-    named = {head.split(" AS ")[1]: text for head, text in parts if " AS " in head}
-    return named
+    return {head.split(" AS ")[1]: text for head, text in parts if " AS " in head}
 
 
 def recipes() -> Iterator[Recipe]:
