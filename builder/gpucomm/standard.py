@@ -163,3 +163,14 @@ def on_demand(matrix: Matrix, text: str) -> Cell:
         if possible(matrix, one):
             return one
     raise WrongInput(f"{text} cannot exist; why: gpucomm why {text}")
+
+
+def size_budget(matrix: Matrix, cell: Cell) -> int | None:
+    """What an image may hold, in MB of 10^6 bytes unpacked; None for a torch not the alias's.
+
+    A line has one figure for each flavor, measured on the cell that its alias names.
+    """
+    alias = matrix.aliases.get(cell.line)
+    if alias is None or by_id(matrix)[alias].torch != cell.torch:
+        return None
+    return matrix.lines[cell.line].size_budget_mb.get(cell.flavor)

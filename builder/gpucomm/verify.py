@@ -21,8 +21,9 @@ from gpucomm.child import running
 from gpucomm.errors import WorkFailed
 from gpucomm.places import Places
 from gpucomm.project import Project
-from gpucomm.render import labels_of
-from gpucomm.schema import Line
+from gpucomm.render import labels_of, packages_of
+from gpucomm.schema import Matrix
+from gpucomm.standard import size_budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +46,19 @@ def suite_hash(project: Project, cell: Cell) -> str:
     expected = {
         "cell": asdict(cell),
         "labels": labels_of(matrix, cell),
-        "line": _line_facts(matrix.lines[cell.line], cell),
+        "line": _line_facts(matrix, cell),
+        "packages": packages_of(matrix, cell),
         "wheels": [asdict(wheel) for wheel in project.wheels(cell)],
     }
     digest.update(json.dumps(expected, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-def _line_facts(line: Line, cell: Cell) -> dict[str, object]:
+def _line_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
     """What a line says of `cell`: a torch or a flavor beside it changes nothing here."""
+    line = matrix.lines[cell.line]
     own = line.model_dump(include={"accelerator", "nvidia_require", "environment"})
-    return own | {"size_budget_mb": line.size_budget_mb.get(cell.flavor)}
+    return own | {"size_budget_mb": size_budget(matrix, cell)}
 
 
 def _record(places: Places, image: str, suite: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucomm.standard import by_id
+from gpucomm.standard import size_budget
 
 ABSENT = {
     "apt lists": "/var/lib/apt/lists -type f",
@@ -82,12 +82,8 @@ def test_byte_code_is_hash_based(host: Any) -> None:
 
 
 def test_size_is_within_the_budget(run: Any, expected: Any) -> None:
-    matrix, cell = expected.project.matrix, expected.cell
-    alias = matrix.aliases.get(cell.line)
-    if alias is None or cell.torch != by_id(matrix)[alias].torch:
-        pytest.skip("the size budget is that of the torch of the line's alias")
-    if (budget := matrix.lines[cell.line].size_budget_mb.get(cell.flavor)) is None:
-        pytest.skip("the matrix has no size budget for this line and flavor")
+    if (budget := size_budget(expected.project.matrix, expected.cell)) is None:
+        pytest.skip("the matrix has no size budget for this torch and flavor")
     done = run("du", "--one-file-system", "--summarize", "--block-size=MB", "/",
                options=["--user", "root"])  # fmt: skip
     assert 0 < int(done.out.split("MB")[0]) <= budget

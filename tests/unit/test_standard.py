@@ -19,6 +19,7 @@ from gpucomm.standard import (
     candidates,
     cells_of,
     on_demand,
+    size_budget,
     wanted_by,
 )
 
@@ -348,3 +349,14 @@ def test_every_standard_cell_can_exist(real: Project) -> None:
         assert possible(matrix, one)
         assert "amd64" in platforms(matrix, one)
         assert all(denial.arch == "arm64" for denial in denials(matrix, one))
+
+
+def test_a_size_budget_is_that_of_the_torch_of_the_alias(small: Matrix) -> None:
+    named = by_id(small)
+    assert size_budget(small, named["cu121-torch2.4.1-nccl2.20.5"]) == 6400
+    assert size_budget(small, named["cu121-torch2.4.1-nccl2.20.5-slim"]) == 5600
+    assert size_budget(small, named["cu121-torch2.2.2-nccl2.19.3"]) is None
+    assert size_budget(small, named["cu130-torch2.13.0-nccl2.29.7"]) is None
+    aliases = {"latest": small.aliases["cu121"]}
+    without = small.model_copy(update={"aliases": aliases})
+    assert size_budget(without, named["cu121-torch2.4.1-nccl2.20.5"]) is None

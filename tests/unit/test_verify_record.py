@@ -62,6 +62,7 @@ def test_a_changed_image_test_is_another_suite(small_project: Project, cell: Cel
     [
         pytest.param("source.example/gpucomm", "other.example/gpucomm", id="label"),
         pytest.param("{runtime: 6400,", "{runtime: 6500,", id="budget"),
+        pytest.param("apt: [gcc, libc6-dev]", "apt: [gcc, libc6-dev, g++]", id="packages"),
         pytest.param(BUDGET, "size_budget_mb: {slim: 5600}", id="no-budget"),
         pytest.param("cuda>=12.0", "cuda>=12.1", id="nvidia-require"),
         pytest.param(BUDGET, f"{BUDGET}\n    environment: {{A: b}}", id="environment"),
