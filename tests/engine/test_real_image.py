@@ -251,9 +251,14 @@ def test_an_interrupt_ends_the_build_and_its_children(
         stderr=subprocess.PIPE,
         text=True,
     )
-    _wait_until(lambda: bool(_children(process.pid)), "buildx was started")
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    try:
+        _wait_until(lambda: bool(_children(process.pid)), "buildx was started")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    finally:
+        # Left running, its pipes would fail another test.
+        process.kill()
+        process.communicate()
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "interrupted" in err
@@ -290,6 +295,7 @@ def test_an_interrupt_of_the_image_tests_leaves_no_container(
             _, err = process.communicate(timeout=60)
         finally:
             process.kill()
+            process.communicate()
         assert process.returncode == 130, err
         _wait_until(lambda: not ours(), "the container was removed")
 
