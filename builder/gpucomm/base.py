@@ -40,11 +40,16 @@ _DPKG_OPTIONS = (
     "path-include=/usr/share/doc/apt/examples/*",
 )
 # Bootstrapping names the mirror of this machine in sources.list. The image gets the ones that its
-# own apt package gives as the example instead, so that no mirror of a site stays in it.
+# own apt package gives as the example instead, so that no mirror of a site stays in it. Since
+# trixie that example is debian.sources.
 _OWN_SOURCES = (
-    "set -eu; examples=$1/usr/share/doc/apt/examples; "
-    'sed \'/^deb /!d; s/ main .*/ main/\' "$examples/sources.list" >"$1/etc/apt/sources.list"; '
-    'grep -q "^deb " "$1/etc/apt/sources.list"; rm -r "$examples"'
+    "set -eu; apt=$1/etc/apt; examples=$1/usr/share/doc/apt/examples; "
+    'rm "$apt/sources.list"; if [ -e "$examples/debian.sources" ]; then '
+    "sed '/^#/d; s/^Components: main .*/Components: main/' "
+    '"$examples/debian.sources" >"$apt/sources.list.d/debian.sources"; '
+    'grep -q "^Types: deb$" "$apt/sources.list.d/debian.sources"; else '
+    'sed \'/^deb /!d; s/ main .*/ main/\' "$examples/sources.list" >"$apt/sources.list"; '
+    'grep -q "^deb " "$apt/sources.list"; fi; rm -r "$examples"'
 )
 _PACKAGES = (
     'dpkg-query --admindir="$1/var/lib/dpkg" -W -f \'${Package}=${Version}\\n\' >"$PACKAGES"'

@@ -205,6 +205,57 @@ def test_no_mirror_of_this_machine_enters_the_context(mmdebstrap: Fake, tmp_path
     assert b"mirror.example" not in b"".join(path.read_bytes() for path in context.iterdir())
 
 
+ONE_LINE = """\
+# See sources.list(5) for more information
+deb http://archive.example/debian bookworm main contrib non-free-firmware
+#deb-src http://archive.example/debian bookworm main contrib
+deb http://security.example bookworm-security main contrib non-free-firmware
+"""
+DEB822 = """\
+## Debian distribution repository
+Types: deb
+URIs: http://archive.example/debian
+Suites: trixie trixie-updates
+Components: main contrib non-free non-free-firmware
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+
+
+@pytest.mark.parametrize(
+    ("example", "text", "place", "wanted"),
+    [
+        (
+            "sources.list", ONE_LINE, "sources.list",
+            "deb http://archive.example/debian bookworm main\n"
+            "deb http://security.example bookworm-security main\n",
+        ),
+        (
+            "debian.sources", DEB822, "sources.list.d/debian.sources",
+            "Types: deb\nURIs: http://archive.example/debian\nSuites: trixie trixie-updates\n"
+            "Components: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
+        ),
+    ],
+    ids=["before trixie", "since trixie"],
+)  # fmt: skip
+def test_the_sources_of_a_base_are_its_own_apts_example(
+    example: str, text: str, place: str, wanted: str, mmdebstrap: Fake, tmp_path: Path
+) -> None:
+    bootstrap(tmp_path / "bases")
+    hook = next(word for word in mmdebstrap.calls[0] if "examples=" in word).partition("=")[2]
+    root = tmp_path / "root"
+    examples, etc = root / "usr/share/doc/apt/examples", root / "etc/apt"
+    examples.mkdir(parents=True)
+    (etc / "sources.list.d").mkdir(parents=True)
+    (etc / "sources.list").write_text(f"{SOURCES[0]}\n")
+    (examples / example).write_text(text)
+    subprocess.run(["sh", "-c", hook, "hook", str(root)], check=True)
+    found = {
+        str(path.relative_to(etc)): path.read_text() for path in etc.rglob("*") if path.is_file()
+    }
+    assert found == {place: wanted}
+    assert not examples.exists()
+
+
 def test_another_date_is_another_base(mmdebstrap: Fake, tmp_path: Path) -> None:
     first = bootstrap(tmp_path / "bases")
     second = bootstrap(tmp_path / "bases", epoch=1800000000)
