@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import os
 import subprocess
 import tempfile
 import threading
@@ -337,8 +338,10 @@ def _resolve(
 
 def _call(command: list[str], patience: _Patience) -> None:
     """Run uv, again when an index asked it to wait. Raises WorkFailed with what uv said."""
+    # Wheels are chosen by metadata: uv needs no Python of each version, and would look for one.
+    environ = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
     for seconds in (*_WAITS, None):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return
         reason = " ".join(done.stderr.split()) or f"uv ended with {done.returncode}"

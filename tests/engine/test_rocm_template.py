@@ -251,7 +251,6 @@ class Checkout:
             "GPUCOMM_CACHE": str(self.root.parent / "cache"),
             "ENGINE": "none",
             "UV_CACHE_DIR": str(self.root.parent / "uv"),
-            "UV_PYTHON_DOWNLOADS": "never",  # it would look for one on each lock
         }
         return subprocess.run(
             [str(GPUCOMM), *arguments], cwd=self.root, env=environment, text=True,

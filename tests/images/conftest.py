@@ -88,7 +88,9 @@ class _Report:
         self.failed: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = report.nodeid.rsplit("/", 1)[-1]
+        # Only the folder of the file goes: the name of a test may hold a path.
+        file, _, test = report.nodeid.partition("::")
+        name = f"{Path(file).name}::{test}"
         if report.failed:
             self.failed[name] = _reason(report)
         elif report.passed and report.when == "call":
