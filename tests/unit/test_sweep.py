@@ -158,6 +158,8 @@ def test_what_concerns_another_cell_or_is_a_cache_leaves_the_record(
 def test_an_expectation_of_the_matrix_is_part_of_the_record(
     small_project: Project, cell: Cell
 ) -> None:
+    # A budget is that of the torch of the alias.
+    cell = by_id(small_project.matrix)[small_project.matrix.aliases[cell.line]]
     remember(small_project, cell)
     line = small_project.matrix.lines[cell.line]
     line = line.model_copy(update={"size_budget_mb": {"runtime": 1}})
