@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -30,7 +31,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 @dataclass(frozen=True)
 class TinyWheel:
-    """A valid wheel with nothing inside but its metadata and `files` (path to text).
+    """A valid wheel with nothing inside but its metadata and `files` (path to text or bytes).
 
     `hashed=False` leaves its sha256 out of the pages, as PyTorch's index does for some wheels.
     """
@@ -40,7 +41,7 @@ class TinyWheel:
     requires: tuple[str, ...] = ()
     tag: str = "py3-none-any"
     requires_python: str | None = None
-    files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    files: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
     hashed: bool = True
 
     @property
@@ -70,7 +71,10 @@ class TinyWheel:
     def content(self, year: int = 1980) -> bytes:
         """The bytes of the file; another `year` gives other bytes that are as valid."""
         info = f"{self._stem}.dist-info"
-        texts = {path: text.encode() for path, text in self.files.items()}
+        texts = {
+            path: data if isinstance(data, bytes) else data.encode()
+            for path, data in self.files.items()
+        }
         texts |= {f"{info}/METADATA": self.metadata(), f"{info}/WHEEL": self._wheel()}
         record = f"{info}/RECORD"
         rows = [f"{path},{_record_hash(data)},{len(data)}\n" for path, data in texts.items()]
@@ -82,6 +86,10 @@ class TinyWheel:
                 member.external_attr = 0o100644 << 16
                 archive.writestr(member, data)
         return packed.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """Put the file into a folder, such as one that --find-links names."""
+        (folder / self.file).write_bytes(self.content())
 
     @property
     def _stem(self) -> str:

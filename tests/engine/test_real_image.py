@@ -6,14 +6,11 @@ name of the test. Everything that a test tags is removed.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import secrets
 import signal
 import subprocess
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.command import GPUCOMM, ROOT
 from tests.command import gpucomm as run
+from tests.wheelindex import TinyWheel
 
 from gpucomm import buildsecrets, engine
 from gpucomm import project as projects
@@ -132,38 +130,15 @@ def test_an_import_that_prints_fails(real_image: str, child: Child, repository: 
 # ---------------------------------------------------------------- child images
 
 
-def wheel(folder: Path, name: str, version: str, *requires: str, files: dict[str, str]) -> None:
-    """A small real wheel, with the hashes that a record needs."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    metadata += "".join(f"Requires-Dist: {item}\n" for item in requires)
-    about = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    content = {
-        **files,
-        f"{stem}.dist-info/METADATA": metadata,
-        f"{stem}.dist-info/WHEEL": about,
-    }
-    record = f"{stem}.dist-info/RECORD"
-    rows = "".join(
-        f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in content.items()
-    )
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
-        for path, text in {**content, record: f"{rows}{record},,\n"}.items():
-            archive.writestr(path, text)
-
-
-def _digest(text: str) -> str:
-    raw = hashlib.sha256(text.encode()).digest()
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     """A package that depends on torch, and the NCCL that torch's own metadata would put back."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    wheel(folder, "needs-torch", "1.0", "torch>=2", files={"needs_torch.py": "import torch\n"})
-    wheel(folder, NCCL, str(CELL.nccl), files={"nvidia/nccl/lib/libnccl.so.2": "no ELF"})
+    TinyWheel(
+        "needs-torch", "1.0", requires=("torch>=2",), files={"needs_torch.py": "import torch\n"}
+    ).write(folder)
+    TinyWheel(NCCL, str(CELL.nccl), files={"nvidia/nccl/lib/libnccl.so.2": "no ELF"}).write(folder)
     return folder
 
 

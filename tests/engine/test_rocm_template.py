@@ -8,7 +8,6 @@ tests that need a tensor are left out, and each of the others is the real file.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -17,7 +16,6 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +24,7 @@ import docker
 import pytest
 from jinja2 import Environment, FileSystemLoader
 from tests.command import GPUCOMM, ROOT
+from tests.wheelindex import TinyWheel
 
 from gpucomm import base, buildsecrets, lock, matrix
 from gpucomm import project as projects
@@ -141,31 +140,6 @@ class Debians:
     needs: tuple[str, ...]
 
 
-def wheel(folder: Path, library: Path) -> None:
-    """Write the stand-in's wheel; the same library gives the same bytes."""
-    stem = f"torch-{TORCH}+{LINE}"
-    tag = f"cp{DEBIAN.python.replace('.', '')}"
-    tag = f"{tag}-{tag}-linux_x86_64"
-    about = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    content = {path: text.encode() for path, text in STAND_IN.items()} | {
-        f"torch/lib/{LIBRARY}": library.read_bytes(),
-        f"{stem}.dist-info/METADATA": (
-            f"Metadata-Version: 2.1\nName: torch\nVersion: {TORCH}+{LINE}\n".encode()
-        ),
-        f"{stem}.dist-info/WHEEL": about.encode(),
-    }
-    record = f"{stem}.dist-info/RECORD"
-    rows = [f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in content.items()]
-    content[record] = "".join([*rows, f"{record},,\n"]).encode()
-    with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as archive:
-        for path, data in content.items():
-            archive.writestr(zipfile.ZipInfo(path), data)
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-
-
 # ---------------------------------------------------------------- fixtures
 
 
@@ -222,7 +196,9 @@ def wheelhouse(folder: Path, debians: Debians) -> Path:
     """The folder with the stand-in for torch."""
     path = folder / "wheels"
     path.mkdir()
-    wheel(path, debians.library)
+    tag = f"cp{DEBIAN.python.replace('.', '')}"
+    files = STAND_IN | {f"torch/lib/{LIBRARY}": debians.library.read_bytes()}
+    TinyWheel("torch", f"{TORCH}+{LINE}", tag=f"{tag}-{tag}-linux_x86_64", files=files).write(path)
     return path
 
 
