@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from gpucomm_selftest import __version__, report, text
+from gpucomm_selftest import __version__, probing, report, text
 from gpucomm_selftest.errors import FAILED, USAGE, SelftestError, UsageError
 from gpucomm_selftest.findings import Finding
 from gpucomm_selftest.interrupt import Interrupt
@@ -181,6 +181,7 @@ def run(session: Session, show: _Shown) -> report.Report:
             session.log("tear-down")
             after += session.crew.leave(LEAVE_DEADLINE)
     finally:
+        after += probing.end(session)
         if session.crew is not None:
             after += session.crew.end()
     return report.build(session, results, after, time.monotonic() - begin)

@@ -50,6 +50,7 @@ class Session:
     probe: dict[str, Any] | None = None
     world: "World | None" = None
     crew: "Crew | None" = None
+    probe_crew: "Crew | None" = None
 
 
 @dataclass(kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 from gpucomm_selftest.crew import Crew, Event
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.libraries import describe_own
+from gpucomm_selftest.probing import end
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
 
 # torch's own time-out comes after our deadline: the launcher ends a hang, for all ranks at once,
@@ -132,6 +133,7 @@ def run(session: Session, deadline: float) -> StageResult:
     world, probe = session.world, session.probe
     if world is None or probe is None:
         raise RuntimeError("init runs after versions")
+    left = end(session)
     crew = session.crew = Crew(
         size=world.size,
         role="rank",
@@ -173,7 +175,7 @@ def run(session: Session, deadline: float) -> StageResult:
         f"rank {slowest['rank']}, slowest first all_reduce "
         f"{max(row['first_all_reduce_seconds'] for row in rows):.2f} s"
     )
-    findings = judge(outcome.results, probe["libraries"])
+    findings = [*left, *judge(outcome.results, probe["libraries"])]
     if not findings:
         findings = [found("GC0201", measured)]
     return StageResult(

@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gpucomm_selftest.crew import Crew
 from gpucomm_selftest.driver import device_nodes, driver_version
 from gpucomm_selftest.environment import loopback, loopback_works
 from gpucomm_selftest.errors import UnusableError
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.libraries import decode_version, describe_own
+from gpucomm_selftest.probing import ask
 from gpucomm_selftest.stage import (
     FAILED,
     RankContext,
@@ -154,18 +154,7 @@ def _unusable(finding_id: str, measured: str, deadline: float) -> StageResult:
 
 
 def run(session: Session, deadline: float) -> StageResult:
-    crew = Crew(
-        size=1,
-        role="probe",
-        environment_of=lambda rank: {},
-        interrupt=session.interrupt,
-        log=session.log,
-    )
-    try:
-        crew.start()
-        outcome = crew.work(STAGE.id, lambda rank: {}, deadline)
-    finally:
-        left = crew.end()
+    outcome = ask(session, STAGE.id, {}, deadline)
     if outcome.ended == "failed" and outcome.ranks[0]["error"]:
         # torch raised: that is no failed check, it is no place to check anything.
         result = _unusable("GC0110", outcome.ranks[0]["error"], deadline)
@@ -192,7 +181,6 @@ def run(session: Session, deadline: float) -> StageResult:
     findings = [
         *judge_libraries(probe, world.backend),
         *judge_devices(probe, world, options.backend, options.environ),
-        *left,
     ]
     return StageResult(
         id=STAGE.id,

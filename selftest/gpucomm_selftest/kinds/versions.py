@@ -1,0 +1,91 @@
+"""Versions, libraries and GPUs as one process sees them: GC01."""
+
+from gpucomm_selftest.kinds.kind import FAIL, INFO, WARN, Kind
+
+KINDS: dict[str, Kind] = {
+    "GC0101": Kind(
+        level=FAIL,
+        title="no collective library is loaded",
+        expected="after `import torch` one libnccl.so or librccl.so is mapped: without it there "
+        "is no nccl backend",
+        action="install the torch build of this accelerator, or test with --backend gloo",
+    ),
+    "GC0102": Kind(
+        level=FAIL,
+        title="more than one collective library is loaded",
+        expected="one file: with two, which of them a call reaches depends on the load order",
+        action="remove the one that the image does not own: look at LD_PRELOAD, LD_LIBRARY_PATH "
+        "and `pip list | grep -i nccl`",
+    ),
+    "GC0103": Kind(
+        level=FAIL,
+        title="the collective library does not tell its version",
+        expected="ncclGetVersion of the mapped file answers without a GPU",
+        action="reinstall the package that owns the file: it is damaged or was replaced "
+        "while loaded",
+    ),
+    "GC0104": Kind(
+        level=INFO,
+        title="the collective library is not the one torch was compiled for",
+        expected="the same major version: NCCL keeps its ABI within one",
+        action="nothing, if this is the library that the image pins",
+    ),
+    "GC0105": Kind(
+        level=FAIL,
+        title="ranks have loaded different collective libraries",
+        expected="one file and one version on every rank",
+        action="start all ranks with the same image and the same LD_PRELOAD and LD_LIBRARY_PATH",
+    ),
+    "GC0106": Kind(
+        level=FAIL,
+        title="GPU device nodes are here, but torch sees no GPU",
+        expected="torch.cuda.is_available(), since this container was given GPUs; a pass on the "
+        "CPU would hide that they cannot be used",
+        action="compare the driver with the CUDA or ROCm version of torch (`nvidia-smi`), or ask "
+        "for the CPU with --backend gloo",
+    ),
+    "GC0107": Kind(
+        level=INFO,
+        title="tested on the CPU with Gloo",
+        expected="a pass proves torch.distributed on this machine, and nothing about a GPU",
+        action="for GPUs: docker run --gpus all IMAGE gpucomm-selftest",
+    ),
+    "GC0108": Kind(
+        level=WARN,
+        title="several ranks share a GPU: this is a functional test only",
+        expected="one rank per GPU: ranks on one GPU talk over sockets as ranks of different "
+        "hosts do, so every speed and duration measured here means nothing",
+        action="leave --nproc away to start one rank per visible GPU",
+    ),
+    "GC0109": Kind(
+        level=WARN,
+        title="one rank only: nothing was communicated",
+        expected="two ranks or more: with one rank every collective is a local copy",
+        action="--nproc 2 starts two ranks on this GPU, as a functional test",
+    ),
+    "GC0110": Kind(
+        level=FAIL,
+        title="torch cannot be used",
+        expected="`import torch` works and torch.distributed is part of it",
+        action="run it in an image or environment that has torch: python -c 'import torch'",
+    ),
+    "GC0111": Kind(
+        level=FAIL,
+        title="the nccl backend was asked for, and there is no GPU to run it on",
+        expected="torch.cuda.is_available() and at least one visible device",
+        action="give the container its GPUs (docker run --gpus all), look at "
+        "CUDA_VISIBLE_DEVICES, or use --backend gloo",
+    ),
+    "GC0112": Kind(
+        level=FAIL,
+        title="this torch was built without the backend",
+        expected="torch.distributed offers the backend that was asked for",
+        action="use another --backend, or a torch build that has it",
+    ),
+    "GC0113": Kind(
+        level=FAIL,
+        title="the loopback interface does not carry a connection",
+        expected="127.0.0.1 works even with --network none: the ranks meet there",
+        action="ip link set lo up",
+    ),
+}
