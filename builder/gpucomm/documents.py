@@ -1,4 +1,5 @@
-"""What `gpucomm render` writes beside images/: the tables of docs/MATRIX.md, the JSON schema.
+"""What `gpucomm render` writes beside images/: the tables of docs/MATRIX.md, the JSON schema, and
+docs/findings.md, which the self-test makes of its own tables.
 
 docs/MATRIX.md is written by hand; what lies between a pair of markers is generated, and everything
 else in it stays as it is. A checkout without docs/ has no documents.
@@ -8,11 +9,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from gpucomm import gpus, listing, proof, render, tables
-from gpucomm.errors import WrongInput
+from gpucomm.errors import WorkFailed, WrongInput
 from gpucomm.facts import source_of
 from gpucomm.project import Project
 from gpucomm.rules import platforms
@@ -22,6 +27,7 @@ from gpucomm.standard import cells_of
 FOLDER = "docs"
 MATRIX = f"{FOLDER}/MATRIX.md"
 SCHEMA = f"{FOLDER}/matrix.schema.json"
+FINDINGS = f"{FOLDER}/findings.md"
 ADVICE = "run gpucomm render"
 _MARKER = re.compile(r"^<!-- gpucomm:(begin|end) ([a-z-]+) -->$", re.MULTILINE)
 
@@ -38,10 +44,28 @@ def documents(project: Project) -> Mapping[str, str]:
     if not path.is_file():
         raise WrongInput(f"{MATRIX}: missing; its text is written by hand, take it back from git")
     tables_of = {name: "\n".join(lines) for name, lines in _tables(project)}
-    return {
+    made = {
         MATRIX: fill(path.read_text(encoding="utf-8"), tables_of),
         SCHEMA: json.dumps(json_schema(), indent=2) + "\n",
     }
+    if project.places.selftest.is_dir():
+        made[FINDINGS] = _findings(project.places.selftest)
+    return made
+
+
+def _findings(selftest: Path) -> str:
+    """The page that the self-test makes of its tables. It is a package of its own, for images, so
+    it is asked and not imported."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "gpucomm_selftest", "explain", "--markdown"],
+        env={**os.environ, "PYTHONPATH": str(selftest)},
+        capture_output=True,
+        check=False,
+    )
+    if asked.returncode != 0:
+        said = asked.stderr.decode(errors="replace").strip().splitlines()
+        raise WorkFailed(f"{FINDINGS}: {selftest} does not explain its findings: {said[-1:]}")
+    return asked.stdout.decode()
 
 
 def fill(text: str, tables_of: Mapping[str, str]) -> str:

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from gpucomm_selftest import __version__, probing, report, text
-from gpucomm_selftest.errors import FAILED, USAGE, SelftestError, UsageError
+from gpucomm_selftest import __version__, explain, probing, report, text
+from gpucomm_selftest.errors import FAILED, PASSED, USAGE, SelftestError, UsageError
 from gpucomm_selftest.findings import Finding
 from gpucomm_selftest.interrupt import Interrupt
-from gpucomm_selftest.stage import INTERRUPTED, NOT_REACHED, PASSED, Session, Stage, StageResult
+from gpucomm_selftest.stage import INTERRUPTED, NOT_REACHED, Session, Stage, StageResult
+from gpucomm_selftest.stage import PASSED as STAGE_PASSED
 from gpucomm_selftest.stages import STAGES
 
 # How long a tear-down may take: it is known to hang with some libraries.
@@ -36,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpucomm-selftest",
         description="Is this machine, with this image, fit for distributed PyTorch training? "
-        "Starts its own ranks: one per visible GPU, or some on the CPU.",
+        "Starts its own ranks: one per visible GPU, or some on the CPU. "
+        "`gpucomm-selftest explain GC0302` says what a finding means.",
         epilog="exit codes: 0 pass, 1 a check failed, 2 wrong usage, 3 environment unusable, "
         "124 a hang that was ended, 128+N interrupted by signal N",
         allow_abbrev=False,
@@ -154,7 +156,7 @@ def _run_stage(session: Session, stage: Stage, before: Sequence[StageResult]) ->
     if session.interrupt.signal is not None:
         result.status = INTERRUPTED
         return result
-    passed = {one.id for one in before if one.status == PASSED}
+    passed = {one.id for one in before if one.status == STAGE_PASSED}
     missing = [need for need in stage.needs if need not in passed]
     if missing:
         result.summary = f"needs {', '.join(missing)}"
@@ -198,8 +200,31 @@ def _show_debug(made: report.Report) -> None:
                 _log(f"rank {rank['rank']}: {line}")
 
 
+def _explain(argv: Sequence[str]) -> int:
+    parser = _Parser(
+        prog="gpucomm-selftest explain",
+        description="What a finding means and what to do about it. Without an id: all of them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("id", nargs="*", help="such as GC0302")
+    parser.add_argument("--markdown", action="store_true", help="all of them as one page")
+    try:
+        options = parser.parse_args(argv)
+        _print(
+            explain.markdown()
+            if options.markdown
+            else "\n".join(explain.explain(options.id)) + "\n"
+        )
+    except UsageError as error:
+        _log(f"{error} (see --help)")
+        return USAGE
+    return PASSED
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["explain"]:
+        return _explain(arguments[1:])
     debug = "--debug" in arguments
     interrupt = Interrupt()
     try:

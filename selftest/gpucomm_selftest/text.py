@@ -1,19 +1,29 @@
-"""The report as text for a terminal of 80 columns. Pure: data in, lines out.
+"""The report as text for a terminal of 100 columns. Pure: data in, lines out.
 
 It must not decide anything: levels, verdict and sentences are those of the report.
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpucomm_selftest.report import failed_output
 
-WIDTH = 80
+WIDTH = 100
 
 _CODES = {"pass": "32", "info": "36", "unsupported": "36", "warn": "33", "fail": "31"}
 _LEVEL_OF = {"hang": "fail", "unusable": "fail", "interrupted": "fail"}
 _CELLS = {"pass": "ok", "fail": "WRONG", "unsupported": "n/a"}
+
+# What is said of a finding, in this order, where there is something to say.
+_PARTS = (
+    ("measured", "measured"),
+    ("expected", "expected"),
+    ("cause", "cause"),
+    ("do", "action"),
+    ("Kubernetes", "kubernetes"),
+    ("Slurm", "slurm"),
+)
 
 Lines = list[str]
 
@@ -128,7 +138,7 @@ def progress(stage: Mapping[str, Any], colour: bool = False) -> Lines:
     return lines
 
 
-def _init_table(stage: Mapping[str, Any]) -> Lines:
+def _init_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     lines = ["", "  rank      pid   GPU   import  context    store     init  first all_reduce"]
     for row in stage["rows"]:
         gpu = "-" if row["gpu"] is None else str(row["gpu"])
@@ -175,15 +185,17 @@ def _correctness_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     return lines
 
 
+# The stages whose rows are a table for people. JSON has the rows of all.
+_TABLES: dict[str, Callable[[Mapping[str, Any], bool], Lines]] = {
+    "init": _init_table,
+    "correctness": _correctness_table,
+}
+
+
 def tables(stage: Mapping[str, Any], colour: bool = False) -> Lines:
     """The rows of a stage, where it has a table of its own."""
-    if not stage["rows"]:
-        return []
-    if stage["id"] == "init":
-        return _init_table(stage)
-    if stage["id"] == "correctness":
-        return _correctness_table(stage, colour)
-    return []
+    table = _TABLES.get(stage["id"])
+    return table(stage, colour) if table and stage["rows"] else []
 
 
 def stage_lines(stage: Mapping[str, Any], colour: bool = False) -> Lines:
@@ -204,9 +216,10 @@ def findings(report: Mapping[str, Any], colour: bool = False) -> Lines:
             one["level"].upper(), _paint(one["level"].upper(), one["level"], colour), 1
         )
         lines += painted
-        lines += _field("measured", one["measured"], indent=12, column=10)
-        lines += _field("expected", one["expected"], indent=12, column=10)
-        lines += [*_field("do", one["action"], indent=12, column=10), ""]
+        for name, part in _PARTS:
+            if one[part]:
+                lines += _field(name, one[part], indent=12, column=12)
+        lines.append("")
     return lines
 
 

@@ -8,12 +8,15 @@ KINDS: dict[str, Kind] = {
         title="no collective library is loaded",
         expected="after `import torch` one libnccl.so or librccl.so is mapped: without it there "
         "is no nccl backend",
+        cause="torch has NCCL inside itself or is a CPU build, or its libnccl could not be found",
         action="install the torch build of this accelerator, or test with --backend gloo",
     ),
     "GC0102": Kind(
         level=FAIL,
         title="more than one collective library is loaded",
         expected="one file: with two, which of them a call reaches depends on the load order",
+        cause="LD_PRELOAD or LD_LIBRARY_PATH brings another one, or a package with a bundled copy "
+        "was installed",
         action="remove the one that the image does not own: look at LD_PRELOAD, LD_LIBRARY_PATH "
         "and `pip list | grep -i nccl`",
     ),
@@ -21,6 +24,7 @@ KINDS: dict[str, Kind] = {
         level=FAIL,
         title="the collective library does not tell its version",
         expected="ncclGetVersion of the mapped file answers without a GPU",
+        cause="the file was replaced or cut short, or it is no NCCL",
         action="reinstall the package that owns the file: it is damaged or was replaced "
         "while loaded",
     ),
@@ -28,12 +32,14 @@ KINDS: dict[str, Kind] = {
         level=INFO,
         title="the collective library is not the one torch was compiled for",
         expected="the same major version: NCCL keeps its ABI within one",
+        cause="NCCL was upgraded or pinned apart from torch, as images with another NCCL do",
         action="nothing, if this is the library that the image pins",
     ),
     "GC0105": Kind(
         level=FAIL,
         title="ranks have loaded different collective libraries",
         expected="one file and one version on every rank",
+        cause="another image, LD_PRELOAD or LD_LIBRARY_PATH on some ranks",
         action="start all ranks with the same image and the same LD_PRELOAD and LD_LIBRARY_PATH",
     ),
     "GC0106": Kind(
@@ -41,13 +47,18 @@ KINDS: dict[str, Kind] = {
         title="GPU device nodes are here, but torch sees no GPU",
         expected="torch.cuda.is_available(), since this container was given GPUs; a pass on the "
         "CPU would hide that they cannot be used",
+        cause="the driver is too old for this torch, nvidia-uvm is missing, or the GPU is in a bad "
+        "state",
         action="compare the driver with the CUDA or ROCm version of torch (`nvidia-smi`), or ask "
         "for the CPU with --backend gloo",
+        kubernetes="set resources.limits nvidia.com/gpu and use the nvidia runtime class",
+        slurm="srun --gpus=N with nvidia-container-cli in enroot's hooks",
     ),
     "GC0107": Kind(
         level=INFO,
         title="tested on the CPU with Gloo",
         expected="a pass proves torch.distributed on this machine, and nothing about a GPU",
+        cause="no GPU is visible, or --backend gloo was given",
         action="for GPUs: docker run --gpus all IMAGE gpucomm-selftest",
     ),
     "GC0108": Kind(
@@ -55,37 +66,46 @@ KINDS: dict[str, Kind] = {
         title="several ranks share a GPU: this is a functional test only",
         expected="one rank per GPU: ranks on one GPU talk over sockets as ranks of different "
         "hosts do, so every speed and duration measured here means nothing",
+        cause="more ranks were asked for than there are GPUs",
         action="leave --nproc away to start one rank per visible GPU",
     ),
     "GC0109": Kind(
         level=WARN,
         title="one rank only: nothing was communicated",
         expected="two ranks or more: with one rank every collective is a local copy",
+        cause="one GPU, or --nproc 1",
         action="--nproc 2 starts two ranks on this GPU, as a functional test",
     ),
     "GC0110": Kind(
         level=FAIL,
         title="torch cannot be used",
         expected="`import torch` works and torch.distributed is part of it",
+        cause="no torch in this Python, or one whose libraries are missing or damaged",
         action="run it in an image or environment that has torch: python -c 'import torch'",
     ),
     "GC0111": Kind(
         level=FAIL,
         title="the nccl backend was asked for, and there is no GPU to run it on",
         expected="torch.cuda.is_available() and at least one visible device",
+        cause="the container was started without its GPUs, they are hidden, or torch is a CPU "
+        "build",
         action="give the container its GPUs (docker run --gpus all), look at "
         "CUDA_VISIBLE_DEVICES, or use --backend gloo",
+        kubernetes="resources: {limits: {nvidia.com/gpu: 1}}",
+        slurm="srun --gpus-per-task=1 --container-image=IMAGE gpucomm-selftest",
     ),
     "GC0112": Kind(
         level=FAIL,
         title="this torch was built without the backend",
         expected="torch.distributed offers the backend that was asked for",
+        cause="torch was built with USE_NCCL=0 or USE_DISTRIBUTED=0",
         action="use another --backend, or a torch build that has it",
     ),
     "GC0113": Kind(
         level=FAIL,
         title="the loopback interface does not carry a connection",
         expected="127.0.0.1 works even with --network none: the ranks meet there",
+        cause="the network namespace is new and its loopback is down, or a firewall filters it",
         action="ip link set lo up",
     ),
 }
