@@ -5,7 +5,9 @@ what a stage does.
 """
 
 import argparse
+import io
 import json
+import math
 import os
 import sys
 import time
@@ -14,10 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from gpucomm_selftest import __version__, explain, probing, report, text
+from gpucomm_selftest import __version__, bundle, explain, probing, report, text
 from gpucomm_selftest.errors import FAILED, PASSED, USAGE, SelftestError, UsageError
-from gpucomm_selftest.findings import Finding
+from gpucomm_selftest.files import check_writable, write_whole
+from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.interrupt import Interrupt
+from gpucomm_selftest.junit import junit
+from gpucomm_selftest.stage import FAILED as STAGE_FAILED
 from gpucomm_selftest.stage import INTERRUPTED, NOT_REACHED, Session, Stage, StageResult
 from gpucomm_selftest.stage import PASSED as STAGE_PASSED
 from gpucomm_selftest.stages import STAGES
@@ -26,6 +31,10 @@ from gpucomm_selftest.stages import STAGES
 LEAVE_DEADLINE = 20.0
 
 _MOST_RANKS = 1024
+_MOST_PER_GPU = 16
+
+# How much is tested, and by how much the deadlines of a quick run are multiplied for it.
+BUDGETS = {"quick": 1.0, "standard": 3.0, "deep": 10.0}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,6 +55,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
     parser.add_argument("--nproc", type=int, metavar="N", help="ranks (default: one per GPU, or 2)")
     parser.add_argument(
+        "--ranks-per-gpu",
+        type=int,
+        metavar="N",
+        help="ranks on every GPU: a functional test only, its speed means nothing",
+    )
+    parser.add_argument(
+        "--budget",
+        choices=tuple(BUDGETS),
+        default="quick",
+        help="how much is tested: about 20 s, 2 min or 10 min on one node (default: quick)",
+    )
+    parser.add_argument(
         "--timeout",
         type=float,
         metavar="SECONDS",
@@ -55,10 +76,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--skip", metavar="A,B", help="not these stages")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--output", metavar="FILE", help="write the JSON document to a file too")
+    parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="write a support bundle (.tar.gz), without secrets"
+    )
     parser.add_argument("--verbose", action="store_true", help="tell on stderr what is going on")
     parser.add_argument("--debug", action="store_true", help="--verbose, and show tracebacks")
     parser.add_argument("--version", action="version", version=f"gpucomm-selftest {__version__}")
     return parser
+
+
+# The options that name a file.
+_FILES = ("output", "junit", "bundle")
 
 
 def _names(value: str | None, option: str) -> list[str]:
@@ -95,23 +124,30 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> argparse.Namespace:
     options = _parser().parse_args(argv)
     if options.nproc is not None and not 1 <= options.nproc <= _MOST_RANKS:
         raise UsageError(f"--nproc {options.nproc}: give a number from 1 to {_MOST_RANKS}")
-    if options.timeout is not None and not 0 < options.timeout < 1e6:
+    per_gpu = options.ranks_per_gpu
+    if per_gpu is not None:
+        if not 1 <= per_gpu <= _MOST_PER_GPU:
+            raise UsageError(f"--ranks-per-gpu {per_gpu}: give a number from 1 to {_MOST_PER_GPU}")
+        if options.nproc is not None:
+            raise UsageError("--ranks-per-gpu and --nproc: both say how many ranks; give one")
+        if options.backend == "gloo":
+            raise UsageError("--ranks-per-gpu: gloo ranks run on the CPU; use --nproc")
+    if options.timeout is not None and not (
+        math.isfinite(options.timeout) and 0 < options.timeout < 1e6
+    ):
         raise UsageError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
     options.stage_ids, options.added_ids = choose(
         _names(options.stages, "--stages"), _names(options.skip, "--skip")
     )
     options.deadlines = {
-        name: options.timeout or STAGES[name].deadline for name in options.stage_ids
+        name: options.timeout or STAGES[name].deadline * BUDGETS[options.budget]
+        for name in options.stage_ids
     }
     options.environ = environ
     options.verbose = options.verbose or options.debug
-    if options.output is not None:
-        try:
-            Path(options.output).touch()
-        except OSError as error:
-            raise UsageError(
-                f"--output {options.output}: {error.strerror}; name a file that can be written"
-            ) from error
+    for option in _FILES:
+        if getattr(options, option) is not None:
+            check_writable(Path(getattr(options, option)), f"--{option}")
     return options
 
 
@@ -163,7 +199,13 @@ def _run_stage(session: Session, stage: Stage, before: Sequence[StageResult]) ->
         return result
     begin = time.monotonic()
     session.log(f"stage {stage.id}: begins, deadline {deadline:g} s")
-    result = stage.run(session, deadline)
+    try:
+        result = stage.run(session, deadline)
+    except Exception as error:
+        # The next stages may not need this one, and their verdict is worth having.
+        session.log(traceback.format_exc())
+        result.status, result.summary = STAGE_FAILED, f"{type(error).__name__}: {error}"
+        result.findings = [found("GC0910", f"{stage.id}: {type(error).__name__}: {error}")]
     result.seconds = time.monotonic() - begin
     session.log(f"stage {stage.id}: {result.status} after {result.seconds:.2f} s")
     return result
@@ -200,6 +242,17 @@ def _show_debug(made: report.Report) -> None:
                 _log(f"rank {rank['rank']}: {line}")
 
 
+def _write_files(options: argparse.Namespace, made: report.Report, document: str) -> None:
+    if options.output is not None:
+        write_whole(Path(options.output), document.encode())
+    if options.junit is not None:
+        write_whole(Path(options.junit), junit(made))
+    if options.bundle is not None:
+        content = bundle.bundle(made, options.environ, bundle.machine_files())
+        # For its owner alone: what names a machine is not for every user of it.
+        write_whole(Path(options.bundle), content, mode=0o600)
+
+
 def _explain(argv: Sequence[str]) -> int:
     parser = _Parser(
         prog="gpucomm-selftest explain",
@@ -227,6 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(arguments[1:])
     debug = "--debug" in arguments
     interrupt = Interrupt()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A value of the environment may hold bytes that are no text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parse(arguments, dict(os.environ))
         interrupt.install()
@@ -238,8 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         document = json.dumps(made, indent=2) + "\n"
         if options.json:
             _print(document)
-        if options.output is not None:
-            Path(options.output).write_text(document, encoding="utf-8")
+        _write_files(options, made, document)
         if options.debug:
             _show_debug(made)
         return int(made["exit_code"])

@@ -14,7 +14,8 @@ from gpucomm_selftest.stage import HUNG as STAGE_HUNG
 from gpucomm_selftest.stage import INTERRUPTED, Session, StageResult
 from gpucomm_selftest.stage import PASSED as STAGE_PASSED
 
-SCHEMA = 1
+# The number of docs/selftest.schema.json: another one where a reader must change.
+SCHEMA = 2
 
 # How much of the output of failed ranks goes into the text.
 _SHOWN_RANKS = 3
@@ -27,7 +28,10 @@ Report = dict[str, Any]
 def verdict(
     results: Sequence[StageResult], after: Sequence[Finding], interrupted_by: int | None
 ) -> tuple[str, int]:
-    """The verdict and the exit code. The gravest wins; no stage at all is no pass."""
+    """The verdict and the exit code; no stage at all is no pass.
+
+    What decides, in this order: a place that cannot run the test, a hang, an interrupt, a failure.
+    """
     if any(result.unusable for result in results):
         return "unusable", UNUSABLE
     if any(result.status == STAGE_HUNG for result in results):
@@ -74,6 +78,8 @@ def settings(session: Session) -> dict[str, Any]:
     return {
         "backend": options.backend,
         "nproc": options.nproc,
+        "ranks_per_gpu": options.ranks_per_gpu,
+        "budget": options.budget,
         "timeout": options.timeout,
         "stages": options.stage_ids,
         "added_stages": options.added_ids,
@@ -150,7 +156,11 @@ def build(
             name, results, findings, session.world is not None and session.world.shares_gpus
         ),
         stages=[stage_as_json(result) for result in results],
-        findings=[finding.as_json() for finding in findings],
+        findings=[
+            {**finding.as_json(), "stage": stage}
+            for stage, of_stage in [*((one.id, one.findings) for one in results), ("", after)]
+            for finding in of_stage
+        ],
         seconds=round(seconds, 3),
     )
     return report

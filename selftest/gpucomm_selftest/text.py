@@ -112,7 +112,7 @@ def header(report: Mapping[str, Any]) -> Lines:
     if report["versions"]:
         lines += _version_lines(report["versions"])
     stages = ", ".join(f"{one} {settings['deadlines'][one]:g} s" for one in settings["stages"])
-    lines += _field("deadlines", stages)
+    lines += _field("budget", f"{settings['budget']}: {stages}")
     if settings["added_stages"]:
         lines += _field("added", f"{', '.join(settings['added_stages'])} (needed by the others)")
     set_here = world["environment_set"] if world else {}

@@ -50,6 +50,7 @@ def decide(
     *,
     backend: str,
     nproc: int | None,
+    ranks_per_gpu: int | None = None,
     environ: Mapping[str, str],
     loopback: str,
 ) -> World:
@@ -65,6 +66,8 @@ def decide(
         because = "sees no GPU" if built_for else "is a CPU build"
         nodes = ", ".join(probe["device_nodes"]) or "none"
         raise UnusableError("GC0111", f"torch {probe['torch']} {because}; device nodes: {nodes}")
+    if ranks_per_gpu and backend != "nccl":
+        raise UnusableError("GC0111", f"--ranks-per-gpu {ranks_per_gpu}, and torch sees no GPU")
     if backend not in probe["backends"]:
         offered = ", ".join(probe["backends"]) or "none"
         raise UnusableError("GC0112", f"asked for {backend}, offered: {offered}")
@@ -77,7 +80,7 @@ def decide(
     if backend == "gloo" and "GLOO_SOCKET_IFNAME" not in environ and loopback:
         # Gloo would otherwise look up the host name, which fails or hangs without a network.
         extra["GLOO_SOCKET_IFNAME"] = loopback
-    size = nproc or gpus or DEFAULT_CPU_RANKS
+    size = nproc or gpus * (ranks_per_gpu or 1) or DEFAULT_CPU_RANKS
     libraries = probe["libraries"]
     return World(
         size=size,

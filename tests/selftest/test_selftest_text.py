@@ -46,6 +46,10 @@ def stage(name: str, status: str, seconds: float, **more: Any) -> dict[str, Any]
     return {**made, "rows": [], "stopped_ranks": [], **more}
 
 
+def told(finding_id: str, measured: str, stage_id: str) -> dict[str, str]:
+    return {**found(finding_id, measured).as_json(), "stage": stage_id}
+
+
 def init_row(rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
@@ -66,6 +70,9 @@ def base() -> dict[str, Any]:
         "settings": {
             "backend": "auto",
             "nproc": None,
+            "ranks_per_gpu": None,
+            "budget": "quick",
+            "timeout": None,
             "stages": ["versions", "init", "correctness"],
             "added_stages": [],
             "deadlines": {"versions": 60.0, "init": 120.0, "correctness": 120.0},
@@ -80,7 +87,7 @@ def base() -> dict[str, Any]:
             "functional_only": False,
             "environment_set": {"OMP_NUM_THREADS": "1"},
         },
-        "findings": [found("GC0104", "loaded 2.21.5, compiled for 2.20.5").as_json()],
+        "findings": [told("GC0104", "loaded 2.21.5, compiled for 2.20.5", "versions")],
         "seconds": 12.34,
     }
 
@@ -116,7 +123,7 @@ def wrong() -> dict[str, Any]:
         "exit_code": 1,
         "summary": f"GC0302: {found_here[0].measured}",
         "stages": [*passed()["stages"][:2], stage("correctness", "fail", 2.5, rows=rows)],
-        "findings": [one.as_json() for one in found_here],
+        "findings": [{**one.as_json(), "stage": "correctness"} for one in found_here],
     }
 
 
@@ -146,7 +153,7 @@ def hung() -> dict[str, Any]:
             ),
             stage("correctness", "not reached", 0.0, summary="needs init"),
         ],
-        "findings": [found("GC0902", sentence).as_json()],
+        "findings": [told("GC0902", sentence, "init")],
     }
 
 
@@ -154,7 +161,7 @@ def shared() -> dict[str, Any]:
     made = copy.deepcopy(passed())
     made["world"].update(size=4, gpus=1, functional_only=True)
     made["world"]["environment_set"]["NCCL_HOSTID"] = "another on every rank"
-    made["findings"] = [found("GC0108", "4 ranks on 1 GPU, by NCCL_HOSTID=x").as_json()]
+    made["findings"] = [told("GC0108", "4 ranks on 1 GPU, by NCCL_HOSTID=x", "versions")]
     return made
 
 

@@ -152,6 +152,21 @@ def test_ranks_that_share_a_gpu_look_like_ranks_of_other_hosts_before_nccl_2_30(
     assert [one.id for one in judge_devices(probe(), made, "auto", {})] == ["GC0108"]
 
 
+def test_ranks_per_gpu_are_that_many_on_each() -> None:
+    made = decide(probe(), backend="auto", nproc=None, ranks_per_gpu=3, environ={}, loopback="lo")
+    assert (made.size, made.gpus, made.shares_gpus) == (6, 2, True)
+    with pytest.raises(UnusableError) as caught:
+        decide(
+            probe(gpus=[], cuda=None),
+            backend="auto",
+            nproc=None,
+            ranks_per_gpu=2,
+            environ={},
+            loopback="lo",
+        )
+    assert caught.value.finding_id == "GC0111"
+
+
 def test_ranks_that_share_a_gpu_since_nccl_2_30() -> None:
     new = probe(libraries=[{"path": "/x/libnccl.so.2", "code": 23004, "version": "2.30.4"}])
     extra = world(new, nproc=3).environment_of(0)

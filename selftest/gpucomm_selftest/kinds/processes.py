@@ -50,4 +50,11 @@ KINDS: dict[str, Kind] = {
         cause="a person, a scheduler or a time limit sent the signal",
         action="run it again: nothing was decided",
     ),
+    "GC0910": Kind(
+        level=FAIL,
+        title="the self-test itself failed in a stage",
+        expected="a stage ends with a result of its own; the stages that do not need it went on",
+        cause="a defect of the self-test, or a machine that it never met",
+        action="run it again with --debug and report it with --bundle FILE.tar.gz",
+    ),
 }

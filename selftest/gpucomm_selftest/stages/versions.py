@@ -169,6 +169,7 @@ def run(session: Session, deadline: float) -> StageResult:
             probe,
             backend=options.backend,
             nproc=options.nproc,
+            ranks_per_gpu=options.ranks_per_gpu,
             environ=options.environ,
             loopback=loopback(),
         )
