@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]  # what check-jsonschema needs
+import jsonschema
 import pytest
 
 from gpucomm import documents, located, schema
