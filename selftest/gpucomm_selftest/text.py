@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucomm_selftest.report import failed_output
+from gpucomm_selftest.topology import draw
 
 WIDTH = 80
 
@@ -175,10 +176,18 @@ def _correctness_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     return lines
 
 
+def _topology_table(stage: Mapping[str, Any]) -> Lines:
+    # Wider than the rest: a matrix that is broken up is no matrix.
+    lines = draw(stage["rows"], 100)
+    return ["", *lines] if lines else []
+
+
 def tables(stage: Mapping[str, Any], colour: bool = False) -> Lines:
     """The rows of a stage, where it has a table of its own."""
     if not stage["rows"]:
         return []
+    if stage["id"] == "topology":
+        return _topology_table(stage)
     if stage["id"] == "init":
         return _init_table(stage)
     if stage["id"] == "correctness":
