@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpucomm_selftest.report import failed_output
+from gpucomm_selftest.topology import draw
 
 WIDTH = 100
 
@@ -185,9 +186,15 @@ def _correctness_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     return lines
 
 
+def _topology_table(stage: Mapping[str, Any], colour: bool) -> Lines:
+    lines = draw(stage["rows"], WIDTH)
+    return ["", *lines] if lines else []
+
+
 # The stages whose rows are a table for people. JSON has the rows of all.
 _TABLES: dict[str, Callable[[Mapping[str, Any], bool], Lines]] = {
     "init": _init_table,
+    "topology": _topology_table,
     "correctness": _correctness_table,
 }
 

@@ -19,7 +19,9 @@ def test_gloo_with_two_ranks(run: Any, expected: Any) -> None:
     assert Version(report["versions"]["torch"]).public == expected.cell.torch
     assert report["versions"]["cuda"] == expected.cell.cuda
     statuses = {stage["id"]: stage["status"] for stage in report["stages"]}
-    assert statuses == {"versions": "pass", "init": "pass", "correctness": "pass"}
+    assert {"versions", "init", "correctness"} <= set(statuses)
+    assert set(statuses.values()) == {"pass"}
+    assert [one for one in report["findings"] if one["level"] in ("warn", "fail")] == []
 
 
 def test_nccl_on_every_gpu(run: Any, gpu: bool) -> None:

@@ -1,8 +1,8 @@
 """The stages, in the order in which they run. A new stage is one module and one line here."""
 
 from gpucomm_selftest.stage import Stage
-from gpucomm_selftest.stages import correctness, init, versions
+from gpucomm_selftest.stages import correctness, init, topology, versions
 
 STAGES: dict[str, Stage] = {
-    stage.id: stage for stage in (versions.STAGE, init.STAGE, correctness.STAGE)
+    stage.id: stage for stage in (versions.STAGE, topology.STAGE, init.STAGE, correctness.STAGE)
 }
