@@ -122,6 +122,10 @@ def choose(asked: Sequence[str], skipped: Sequence[str]) -> tuple[list[str], lis
 
 def parse(argv: Sequence[str], environ: dict[str, str]) -> argparse.Namespace:
     options = _parser().parse_args(argv)
+    for name, value in vars(options).items():
+        if isinstance(value, list):
+            # What argparse makes of `--option=--`.
+            raise UsageError(f"--{name.replace('_', '-')}: give a value")
     if options.nproc is not None and not 1 <= options.nproc <= _MOST_RANKS:
         raise UsageError(f"--nproc {options.nproc}: give a number from 1 to {_MOST_RANKS}")
     per_gpu = options.ranks_per_gpu
@@ -274,7 +278,19 @@ def _explain(argv: Sequence[str]) -> int:
     return PASSED
 
 
+def _open_streams() -> None:
+    """Gives closed standard streams to /dev/null, before a pipe or a file takes their number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["explain"]:
         return _explain(arguments[1:])

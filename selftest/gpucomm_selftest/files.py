@@ -11,6 +11,8 @@ def check_writable(path: Path, option: str) -> None:
     """Raises UsageError where `path` could not be written at the end of the run."""
     folder = path.parent
     why = None
+    if "\0" in str(path):
+        raise UsageError(f"{option} {str(path)!r}: no name of a file; name one")
     if path.is_dir():
         why = "it is a folder"
     elif not folder.is_dir():

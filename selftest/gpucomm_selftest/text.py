@@ -34,10 +34,18 @@ def _paint(text: str, level: str, colour: bool) -> str:
     return f"\033[{code}m{text}\033[0m" if colour and code else text
 
 
+def _printable(text: str) -> str:
+    """Text without what moves a cursor or colours a terminal: values come from anywhere."""
+    return "".join(
+        letter if letter.isprintable() or letter.isspace() else f"\\x{ord(letter):02x}"
+        for letter in text
+    )
+
+
 def _field(name: str, value: str, indent: int = 2, column: int = 11) -> Lines:
     lead = " " * indent + name.ljust(column)
     return textwrap.wrap(
-        value or "-",
+        _printable(value) or "-",
         WIDTH,
         initial_indent=lead,
         subsequent_indent=" " * len(lead),
@@ -233,7 +241,11 @@ def findings(report: Mapping[str, Any], colour: bool = False) -> Lines:
 def footer(report: Mapping[str, Any], colour: bool = False) -> Lines:
     lines: Lines = []
     for name, output in failed_output(report):
-        lines += [f"  last output of {name}:", *(f"    | {line}".rstrip() for line in output), ""]
+        lines += [
+            f"  last output of {name}:",
+            *(f"    | {_printable(line)}".rstrip() for line in output),
+            "",
+        ]
     word = report["verdict"].upper()
     sentence = textwrap.wrap(
         f"{word}: {report['summary']} [{report['seconds']:.1f} s, exit {report['exit_code']}]",
