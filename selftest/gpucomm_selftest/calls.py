@@ -43,6 +43,11 @@ def watching(tell: Callable[[str], None]) -> AbstractContextManager[Any]:
         return nullcontext()
 
     class Watch(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # Nothing is compiled here, and to say so would import the compiler: a second.
+            return False
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -171,9 +171,7 @@ def _all_reduce(
 
 
 def _gather(name: str, backends: tuple[str, ...] = ("nccl", "gloo")) -> Collective:
-    return Collective(
-        name=name, sent=_own, expected=_of_block, spread_out=True, backends=backends
-    )
+    return Collective(name=name, sent=_own, expected=_of_block, spread_out=True, backends=backends)
 
 
 def _reduce_scatter(name: str) -> Collective:

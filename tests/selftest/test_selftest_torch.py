@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucomm_selftest.collectives import SMALL_COUNTS, plan
+from gpucomm_selftest.plan import Setting, plan
 
 if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
@@ -23,33 +23,39 @@ def test_gloo_passes_and_the_table_agrees_with_the_json(torch_run: Runner, ranks
     done = torch_run.run(*common, "--json")
     report = done.json
     assert (done.code, report["verdict"], report["exit_code"]) == (0, "pass", 0)
-    assert [stage["status"] for stage in report["stages"]] == ["pass"] * 3
-    assert len(report["stages"][1]["rows"]) == ranks
+    assert {stage["status"] for stage in report["stages"]} == {"pass"}
+    (init,) = [stage for stage in report["stages"] if stage["id"] == "init"]
+    assert len(init["rows"]) == ranks
     assert len({rank["pid"] for rank in report["world"]["ranks"]}) == ranks
-    rows = report["stages"][2]["rows"]
-    assert [row["check"] for row in rows] == [check.label for check in plan(ranks, SMALL_COUNTS)]
+    rows = report["stages"][-1]["rows"]
+    planned = plan(Setting(world=ranks, backend="gloo"))
+    assert [row["check"] for row in rows] == [check.label for check in planned]
     assert {row["level"] for row in rows} <= {"pass", "unsupported"}
     # What every torch since 2.1 offers on Gloo must have run.
-    sure = [row for row in rows if row["dtype"] == "fp32" and row["collective"] == "all_reduce"]
-    assert [row["level"] for row in sure] == ["pass"] * 12
+    sure = [
+        row
+        for row in rows
+        if row["dtype"] == "fp32"
+        and row["collective"] in ("all_reduce", "all_reduce_async", "broadcast", "all_gather")
+        and row["op"] != "avg"
+    ]
+    assert {row["level"] for row in sure} == {"pass"}
+    assert len(sure) > 10
+    objects = [row["level"] for row in rows if row["dtype"] == "object"]
+    assert objects == ["pass"] * 4
 
     text = torch_run.run(*common)
     assert text.code == 0
     assert re.search(r"^PASS: .* exit 0\]$", text.out, re.M | re.S)
-    lines = text.out.splitlines()
-    dtypes = next(line for line in lines if line.startswith("  collective ")).split()[1:]
-    for row in {f"{row['collective']} {row['op']}".strip() for row in rows}:
-        line = next(line for line in lines if line.startswith(f"  {row}".ljust(30)))
-        expected = []
-        for dtype in dtypes:
-            levels = {
-                one["level"]
-                for one in rows
-                if f"{one['collective']} {one['op']}".strip() == row and one["dtype"] == dtype
-            }
-            expected.append({"pass": "ok", "unsupported": "n/a"}[levels.pop()])
-            assert not levels
-        assert line[30:].split() == expected
+    shown = [line.split() for line in text.out.splitlines()]
+    for name in {f"{row['collective']} {row['op']}".strip() for row in rows}:
+        for level, mark in (("pass", "ok"), ("unsupported", "n/a")):
+            count = sum(
+                f"{row['collective']} {row['op']}".strip() == name and row["level"] == level
+                for row in rows
+            )
+            begin = [*name.split(), str(count), mark]
+            assert any(words[: len(begin)] == begin for words in shown) == (count > 0), begin
     unsupported = any(row["level"] == "unsupported" for row in rows)
     assert ("GC0303" in text.out) == unsupported
 
@@ -88,14 +94,15 @@ def test_a_stopped_rank_is_a_hang_that_ends_at_the_deadline(torch_run: Runner) -
     assert done.code == 124
     report = done.json
     assert report["verdict"] == "hang"
-    assert 30 <= report["stages"][2]["seconds"] < 36
+    (stage,) = [one for one in report["stages"] if one["id"] == "correctness"]
+    assert 30 <= stage["seconds"] < 36
     finding = report["findings"][-1]
     assert finding["id"] == "GC0902"
     assert re.search(r"rank 1 \(pid \d+\) is stopped", finding["measured"])
     assert "ranks 0,2,3 were waiting" in finding["measured"]
     assert running.processes() == []
     # The stacks of those that wait are evidence.
-    output = report["stages"][2]["stopped_ranks"][0]["output"]
+    output = stage["stopped_ranks"][0]["output"]
     assert any("most recent call first" in line for line in output)
 
 
@@ -132,5 +139,6 @@ def test_the_checker_sees_every_damage_and_accepts_every_right_output(torch_run:
     done = torch_run.script(script)
     assert done.code == 0, done.err
     assert done.json["missed"] == []
-    assert done.json["accepted"] == len(plan(3, (1, 1021))) * 3
-    assert done.json["tried"] > 2000
+    assert done.json["accepted"] == done.json["checks"] * 3
+    assert done.json["checks"] > 500
+    assert done.json["tried"] > 20000

@@ -7,6 +7,7 @@ and the launcher makes one verdict of what they report. A check that the backend
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from gpucomm_selftest.attribution import numbered
@@ -111,8 +112,6 @@ def _make(context: RankContext, check: Check, device: Any, watch: Any) -> str | 
 
 def _one(context: RankContext, number: int, check: Check, device: Any) -> tuple[str, str]:
     """One check on this rank: its level, and what is to be said about it."""
-    from contextlib import nullcontext
-
     from gpucomm_selftest.calls import watching
 
     missing = _missing(check, device)
@@ -122,11 +121,10 @@ def _one(context: RankContext, number: int, check: Check, device: Any) -> tuple[
     def tell(what: str) -> None:
         context.send("call", number=number, what=what)
 
-    uniform = check.dtype != OBJECT and COLLECTIVES[check.collective].uniform
     # A graph is captured from these calls: nothing may stand between.
-    watch = uniform and not COLLECTIVES[check.collective].needs_gpu
+    captured = check.dtype != OBJECT and COLLECTIVES[check.collective].needs_gpu
     try:
-        wrong = _make(context, check, device, watching(tell) if watch else nullcontext())
+        wrong = _make(context, check, device, nullcontext() if captured else watching(tell))
     except Exception as error:
         if not is_refusal(type(error).__name__, str(error)):
             raise
@@ -144,9 +142,16 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
     return {"checks": len(checks)}
 
 
+def _is_uniform(check: Check) -> bool:
+    return check.dtype != OBJECT and COLLECTIVES[check.collective].uniform
+
+
 def _as_planned(check: Check, calls: Sequence[str]) -> bool:
+    """Whether they are what this program asks for, so far as can be told."""
     from gpucomm_selftest.compare import torch_name
 
+    if not _is_uniform(check):
+        return bool(calls)
     size = check.count
     if check.dtype == "complex64":
         kinds = (f"complex64[{size}]", f"float32[{2 * size}]")
@@ -158,16 +163,16 @@ def _as_planned(check: Check, calls: Sequence[str]) -> bool:
 def odd_ranks(check: Check, calls: Mapping[int, Sequence[str]], ended: Sequence[int]) -> list[int]:
     """The ranks that called torch otherwise than the others in one check.
 
-    A rank that is still in it is compared by what it has called so far.
+    As long as a rank is still in it, all are compared by as many calls as that one has made.
     """
-    least = min((len(made) for rank, made in calls.items() if rank not in ended), default=None)
-    said = {
-        rank: tuple(made[:least]) if rank not in ended or made == calls[rank] else tuple(made)
-        for rank, made in calls.items()
-    }
+    limit = min((len(made) for rank, made in calls.items() if rank not in ended), default=None)
     groups: dict[tuple[str, ...], list[int]] = {}
-    for rank, made in sorted(said.items()):
-        groups.setdefault(made, []).append(rank)
+    for rank, made in sorted(calls.items()):
+        said: tuple[str, ...] = tuple(made[:limit])
+        if not _is_uniform(check):
+            # Each rank has a part of its own, but none of them calls nothing.
+            said = ("something",) if said else ()
+        groups.setdefault(said, []).append(rank)
     if len(groups) < 2:
         return []
     right = max(groups, key=lambda made: (_as_planned(check, made), len(groups[made])))
@@ -192,16 +197,11 @@ def judge_calls(
         odd = odd_ranks(check, made, [rank for rank in made if number in ended[rank]])
         if odd:
             others = [rank for rank in made if rank not in odd]
-            what = [(numbered([rank]), "; ".join(made[rank]) or "nothing") for rank in odd]
-            said = ", ".join(f"{who} called {calls_made}" for who, calls_made in what)
-            verb = "" if len(others) == 1 else "all "
-            return [
-                found(
-                    "GC0309",
-                    f"{check.label}: {said}; {numbered(others)} {verb}called "
-                    f"{'; '.join(made[others[0]])}",
-                )
+            said = [
+                f"{numbered(ranks)} called {'; '.join(made[ranks[0]]) or 'nothing'}"
+                for ranks in [*([rank] for rank in odd), others]
             ]
+            return [found("GC0309", f"{check.label}: {'; '.join(said)}")]
     return []
 
 
