@@ -1,5 +1,7 @@
 """Which rank called a collective otherwise, from what each rank was seen to call. Pure."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from gpucomm_selftest.collectives import Check
@@ -21,7 +23,7 @@ RIGHT: dict[int, list[str]] = {
 }
 
 
-def said(calls: dict[int, Calls], ended: dict[int, int]) -> list[str]:
+def said(calls: Mapping[int, Calls], ended: dict[int, int]) -> list[str]:
     """What is measured, where each rank has ended so many checks."""
     reports = {rank: [(n, "pass", "") for n in range(count)] for rank, count in ended.items()}
     return [finding.measured for finding in judge_calls(CHECKS, calls, reports)]

@@ -153,10 +153,9 @@ def _as_planned(check: Check, calls: Sequence[str]) -> bool:
     if not _is_uniform(check):
         return bool(calls)
     size = check.count
+    kinds = [f"{torch_name(check.dtype)}[{size}]"]
     if check.dtype == "complex64":
-        kinds = (f"complex64[{size}]", f"float32[{2 * size}]")
-    else:
-        kinds = (f"{torch_name(check.dtype)}[{size}]",)
+        kinds.append(f"float32[{2 * size}]")
     return bool(calls) and all(any(kind in call for kind in kinds) for call in calls)
 
 
@@ -168,10 +167,10 @@ def odd_ranks(check: Check, calls: Mapping[int, Sequence[str]], ended: Sequence[
     limit = min((len(made) for rank, made in calls.items() if rank not in ended), default=None)
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, made in sorted(calls.items()):
-        said: tuple[str, ...] = tuple(made[:limit])
+        said = tuple(made[:limit])
         if not _is_uniform(check):
             # Each rank has a part of its own, but none of them calls nothing.
-            said = ("something",) if said else ()
+            said = ("something",) * bool(said)
         groups.setdefault(said, []).append(rank)
     if len(groups) < 2:
         return []
