@@ -4,7 +4,7 @@ It must not decide anything: levels, verdict and sentences are those of the repo
 """
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpucomm_selftest.report import failed_output
@@ -14,7 +14,7 @@ WIDTH = 100
 
 _CODES = {"pass": "32", "info": "36", "unsupported": "36", "warn": "33", "fail": "31"}
 _LEVEL_OF = {"hang": "fail", "unusable": "fail", "interrupted": "fail"}
-_CELLS = {"pass": "ok", "fail": "WRONG", "unsupported": "n/a"}
+_MARKS = {"pass": "ok", "fail": "WRONG", "unsupported": "n/a"}
 
 # What is said of a finding, in this order, where there is something to say.
 _PARTS = (
@@ -159,38 +159,28 @@ def _init_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     return lines
 
 
-def _cell(levels: Sequence[str]) -> str:
-    for level in ("fail", "unsupported", "pass"):
-        if level in levels:
-            count = levels.count(level)
-            mark = _CELLS[level]
-            return mark if count == len(levels) else f"{mark} {count}/{len(levels)}"
-    return "-"
-
-
 def _correctness_table(stage: Mapping[str, Any], colour: bool) -> Lines:
-    rows = stage["rows"]
-    names = list(dict.fromkeys(f"{row['collective']} {row['op']}".strip() for row in rows))
-    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
-    counts = list(dict.fromkeys(row["count"] for row in rows))
-    sizes = ", ".join(str(count) for count in counts)
+    """One line for each collective, and another for what of it was not exact."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    names = dict.fromkeys(f"{row['collective']} {row['op']}".strip() for row in stage["rows"])
+    for row in stage["rows"]:
+        name = f"{row['collective']} {row['op']}".strip()
+        groups.setdefault((name, row["level"]), []).append(row)
+    sizes = ", ".join(str(count) for count in sorted({row["count"] for row in stage["rows"]}))
     lines = [
         "",
-        f"  compared bit for bit, {sizes} elements per block",
-        "  collective".ljust(30) + "".join(f"{dtype:>11}" for dtype in dtypes),
+        *_field("compared bit for bit, elements per block:", sizes, column=42),
+        "  " + "collective".ljust(28) + "  checks   dtypes",
     ]
     for name in names:
-        line = f"  {name}".ljust(30)
-        for dtype in dtypes:
-            levels = [
-                row["level"]
-                for row in rows
-                if row["dtype"] == dtype and f"{row['collective']} {row['op']}".strip() == name
-            ]
-            cell = _cell(levels)
-            worst = next((one for one in ("fail", "unsupported") if one in levels), "pass")
-            line += _paint(f"{cell:>11}", worst, colour)
-        lines.append(line)
+        for level in ("fail", "unsupported", "pass"):
+            rows = groups.get((name, level), [])
+            if rows:
+                mark = f"{len(rows):>4} {_MARKS[level]}"
+                dtypes = " ".join(dict.fromkeys(row["dtype"] for row in rows))
+                shown = _field(f"{name.ljust(28)}{mark}", dtypes, column=39)
+                shown[0] = shown[0].replace(mark, _paint(mark, level, colour), 1)
+                lines += shown
     return lines
 
 

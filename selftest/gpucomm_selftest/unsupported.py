@@ -18,6 +18,8 @@ _REFUSALS = tuple(
         r"^unhandled (scalar|data) ?type",
         r"^input tensor data type is not supported for \w+ process group",
         r"^unconvertible nccl type",
+        r"^unsupported float8 type for nccl reduction",
+        r"^all_reduce does not support \S+ on complex tensors",
         r"^cannot use reduceop\.\w+ with ",
         r"^only tensors on .* are supported",
         r"not implemented for '(half|bfloat16|long)'",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucomm_selftest.collectives import SMALL_COUNTS, plan
+from gpucomm_selftest.plan import Setting, plan
 
 if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
@@ -24,33 +24,38 @@ def test_gloo_passes_and_the_table_agrees_with_the_json(torch_run: Runner, ranks
     report = done.json
     assert (done.code, report["verdict"], report["exit_code"]) == (0, "pass", 0)
     assert {stage["status"] for stage in report["stages"]} == {"pass"}
-    stages = {stage["id"]: stage for stage in report["stages"]}
-    assert len(stages["init"]["rows"]) == ranks
+    (init,) = [stage for stage in report["stages"] if stage["id"] == "init"]
+    assert len(init["rows"]) == ranks
     assert len({rank["pid"] for rank in report["world"]["ranks"]}) == ranks
-    rows = stages["correctness"]["rows"]
-    assert [row["check"] for row in rows] == [check.label for check in plan(ranks, SMALL_COUNTS)]
+    rows = next(one for one in report["stages"] if one["id"] == "correctness")["rows"]
+    planned = plan(Setting(world=ranks, backend="gloo"))
+    assert [row["check"] for row in rows] == [check.label for check in planned]
     assert {row["level"] for row in rows} <= {"pass", "unsupported"}
     # What every torch since 2.1 offers on Gloo must have run.
-    sure = [row for row in rows if row["dtype"] == "fp32" and row["collective"] == "all_reduce"]
-    assert [row["level"] for row in sure] == ["pass"] * 12
+    sure = [
+        row
+        for row in rows
+        if row["dtype"] == "fp32"
+        and row["collective"] in ("all_reduce", "all_reduce_async", "broadcast", "all_gather")
+        and row["op"] != "avg"
+    ]
+    assert {row["level"] for row in sure} == {"pass"}
+    assert len(sure) > 10
+    objects = [row["level"] for row in rows if row["dtype"] == "object"]
+    assert objects == ["pass"] * 4
 
     text = torch_run.run(*common)
     assert text.code == 0
     assert re.search(r"^PASS: .* exit 0\]$", text.out, re.M | re.S)
-    lines = text.out.splitlines()
-    dtypes = next(line for line in lines if line.startswith("  collective ")).split()[1:]
-    for row in {f"{row['collective']} {row['op']}".strip() for row in rows}:
-        line = next(line for line in lines if line.startswith(f"  {row}".ljust(30)))
-        expected = []
-        for dtype in dtypes:
-            levels = {
-                one["level"]
-                for one in rows
-                if f"{one['collective']} {one['op']}".strip() == row and one["dtype"] == dtype
-            }
-            expected.append({"pass": "ok", "unsupported": "n/a"}[levels.pop()])
-            assert not levels
-        assert line[30:].split() == expected
+    shown = [line.split() for line in text.out.splitlines()]
+    for name in {f"{row['collective']} {row['op']}".strip() for row in rows}:
+        for level, mark in (("pass", "ok"), ("unsupported", "n/a")):
+            count = sum(
+                f"{row['collective']} {row['op']}".strip() == name and row["level"] == level
+                for row in rows
+            )
+            begin = [*name.split(), str(count), mark]
+            assert any(words[: len(begin)] == begin for words in shown) == (count > 0), begin
     unsupported = any(row["level"] == "unsupported" for row in rows)
     assert ("GC0303" in text.out) == unsupported
 
@@ -135,5 +140,6 @@ def test_the_checker_sees_every_damage_and_accepts_every_right_output(torch_run:
     done = torch_run.script(script)
     assert done.code == 0, done.err
     assert done.json["missed"] == []
-    assert done.json["accepted"] == len(plan(3, (1, 1021))) * 3
-    assert done.json["tried"] > 2000
+    assert done.json["accepted"] == done.json["checks"] * 3
+    assert done.json["checks"] > 500
+    assert done.json["tried"] > 20000

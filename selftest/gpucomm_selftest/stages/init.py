@@ -5,10 +5,12 @@ The ranks stay alive for the stages after it. It must not judge results: that is
 
 import datetime
 import inspect
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from gpucomm_selftest import transports
 from gpucomm_selftest.crew import Crew, Event
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.libraries import describe_own
@@ -100,6 +102,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         "init_seconds": init_seconds,
         "first_all_reduce_seconds": first_seconds,
         "libraries": describe_own(),
+        "log": transports.own(os.environ),
     }
 
 
@@ -134,10 +137,17 @@ def run(session: Session, deadline: float) -> StageResult:
     if world is None or probe is None:
         raise RuntimeError("init runs after versions")
     left = end(session)
+    # Kept by the crew, and gone with it.
+    folder = transports.Folder() if world.backend == "nccl" else None
+    captured = folder.environment(session.options.environ) if folder else {}
+
+    def environment_of(rank: int, kept: transports.Folder | None = folder) -> dict[str, str]:
+        return {**world.environment_of(rank), **captured}
+
     crew = session.crew = Crew(
         size=world.size,
         role="rank",
-        environment_of=world.environment_of,
+        environment_of=environment_of,
         interrupt=session.interrupt,
         log=session.log,
     )
@@ -160,7 +170,15 @@ def run(session: Session, deadline: float) -> StageResult:
         pass_on,
     )
     if outcome.ended:
-        return stopped(STAGE.id, deadline, outcome)
+        result = stopped(STAGE.id, deadline, outcome)
+        texts = folder.texts() if folder else {}
+        logs = {
+            rank: transports.parse(texts[pid]).as_json()
+            for rank, pid in crew.pids.items()
+            if pid in texts
+        }
+        result.findings += transports.judge_warnings(logs)
+        return result
     rows = [
         {
             "rank": rank,
@@ -175,9 +193,13 @@ def run(session: Session, deadline: float) -> StageResult:
         f"rank {slowest['rank']}, slowest first all_reduce "
         f"{max(row['first_all_reduce_seconds'] for row in rows):.2f} s"
     )
+    logs = {rank: result["log"] for rank, result in outcome.results.items() if result["log"]}
+    ways = transports.summary(logs)
+    measured += f"; {ways}" if ways else ""
     findings = [*left, *judge(outcome.results, probe["libraries"])]
     if not findings:
         findings = [found("GC0201", measured)]
+    findings += transports.judge(logs, session.options.environ, world.shares_gpus)
     return StageResult(
         id=STAGE.id,
         status=status_of(findings),
