@@ -328,3 +328,17 @@ def test_a_plan_has_no_reduction_that_the_backend_does_not_know() -> None:
         bitwise = {"band", "bor", "bxor"}
         assert ops & bitwise == (bitwise if setting.backend == "gloo" else set())
         assert ("premul_sum" in ops) == (setting.backend == "nccl")
+
+
+@pytest.mark.parametrize("budget", [QUICK, STANDARD, DEEP])
+def test_a_plan_never_asks_for_what_leaves_a_process_unfit(budget: str) -> None:
+    checks = plan(Setting(world=2, backend="nccl", gpu=True, budget=budget))
+    assert not [
+        check
+        for check in checks
+        if (check.collective, check.dtype) == ("reduce_scatter_uneven", "complex64")
+        or (check.collective == "all_reduce_graph" and check.count == 0)
+    ]
+    assert [check for check in checks if check.op == "premul_sum"]
+    alone = plan(Setting(world=1, backend="nccl", gpu=True, budget=budget))
+    assert not [check for check in alone if check.op == "premul_sum"]
