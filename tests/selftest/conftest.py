@@ -26,11 +26,23 @@ SELFTEST = Path(__file__).parents[2] / "selftest"
 MARK = "GPUCOMM_TEST_RUN"
 
 
-def docker_argv(image: str, command: Sequence[str], environ: dict[str, str]) -> list[str]:
+def docker_argv(
+    image: str, command: Sequence[str], environ: dict[str, str], options: Sequence[str] = ()
+) -> list[str]:
     """How a command runs in an image: the strictest container that the self-test supports."""
     settings = [part for name, value in environ.items() for part in ("--env", f"{name}={value}")]
     confined = ["--network", "none", "--read-only", "--tmpfs", "/tmp", "--user", "12345:12345"]
-    return ["docker", "run", "--rm", "--interactive", *confined, *settings, image, *command]
+    return [
+        "docker",
+        "run",
+        "--rm",
+        "--interactive",
+        *confined,
+        *settings,
+        *options,
+        image,
+        *command,
+    ]
 
 
 @dataclass(frozen=True)
@@ -133,12 +145,19 @@ class Runner:
         self.python = python
         self.image = image
         self._running: list[Running] = []
+        # Where the tests bring something along: it must be there in an image too.
+        self.options: list[str] = []
+
+    def bring(self, folder: Path) -> None:
+        """Makes a folder of the tests readable where the self-test runs, under the same name."""
+        folder.chmod(0o755)
+        self.options += ["--volume", f"{folder}:{folder}:ro"]
 
     def _argv(self, command: Sequence[str], environ: dict[str, str]) -> list[str]:
         if self.image is not None:
             program = ["gpucomm-selftest"] if command[0] == "-m" else ["python"]
             rest = command[2:] if command[0] == "-m" else command
-            return docker_argv(self.image, [*program, *rest], environ)
+            return docker_argv(self.image, [*program, *rest], environ, self.options)
         return [str(self.python), *command]
 
     def _start(self, command: Sequence[str], environ: dict[str, str] | None) -> Running:

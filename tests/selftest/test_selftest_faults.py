@@ -6,12 +6,10 @@ torch.distributed in one rank. The product has no hook for faults.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.selftest.conftest import SELFTEST
 
 if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
@@ -76,11 +74,10 @@ def run_with(
     runner: Runner, folder: Path, fault: str, rank: int, ranks: int, stages: str = "correctness"
 ) -> tuple[int, float, dict[str, str], dict[str, object]]:
     """The exit code, the seconds of the stage, what was measured by id, and the report."""
-    if runner.image is not None:
-        pytest.skip("an image has no way in for a fault; a Python has")
+    runner.bring(folder)
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
     environ = {
-        "PYTHONPATH": os.pathsep.join([str(folder), str(SELFTEST)]),
+        "PYTHONPATH": str(folder),
         "FAULT": fault,
         "FAULT_RANK": str(rank),
     }
