@@ -55,6 +55,16 @@ def own_libraries() -> list[MappedLibrary]:
         return mapped_libraries(maps)
 
 
+def mapped_file(name: str) -> str | None:
+    """The real path of the first library of this name that this process has mapped."""
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            match = _MAPS_LINE.match(line.rstrip("\n"))
+            if match and match["path"].rpartition("/")[2].startswith(name):
+                return str(Path(match["path"]).resolve())
+    return None
+
+
 def decode_version(code: int) -> str:
     """NCCL's integer as people write it: 2804 is 2.8.4, and since 2.9 22105 is 2.21.5."""
     if code < 10000:

@@ -3,12 +3,8 @@
 Sources in this order: NVML or amdsmi, then the text of nvidia-smi or rocm-smi, then nothing. The
 PCI tree in /sys says where the network cards are. It creates no context on a GPU, must not import
 torch, and must not judge what it finds: that is stages/topology.py.
-
-NVML is called through ctypes even where pynvml is there: the same library behind the same names,
-and one path through this module instead of two.
 """
 
-import ctypes
 import importlib
 import re
 import shutil
@@ -17,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpucomm_selftest.nvml import Nvml, library
 from gpucomm_selftest.topology import (
     NVIDIA_QUERY,
     SELF,
@@ -41,27 +38,9 @@ _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 # nvmlGpuP2PStatus_t
 _STATUSES = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
 _P2P_READ, _P2P_NVLINK = 0, 2
-_INVALID_ARGUMENT = 2  # nvmlReturn_t, of a link number that this GPU does not have
-_SWITCH = 2  # nvmlIntNvLinkDeviceType_t
-# No GPU has as many: the loop ends at the first number that NVML calls invalid.
-_MOST_LINKS = 64
 
 # AMDSMI_LINK_TYPE_PCIE and AMDSMI_LINK_TYPE_XGMI, the same in all versions.
 _AMD_LINKS = {1: "PCIE", 2: "XGMI"}
-
-
-class _PciInfo(ctypes.Structure):
-    """nvmlPciInfo_t, as of nvmlDeviceGetPciInfo_v3."""
-
-    _fields_ = (
-        ("legacy", ctypes.c_char * 16),
-        ("domain", ctypes.c_uint),
-        ("bus", ctypes.c_uint),
-        ("device", ctypes.c_uint),
-        ("device_id", ctypes.c_uint),
-        ("subsystem_id", ctypes.c_uint),
-        ("bus_id", ctypes.c_char * 32),
-    )
 
 
 class PciTree:
@@ -148,68 +127,7 @@ def _natural(path: Path) -> list[tuple[str, int]]:
     return [(word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", path.name)]
 
 
-class _Nvml:
-    """The calls of NVML that are needed. What it cannot tell is nothing, never an exception."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def call(self, name: str, *args: Any) -> int:
-        function = getattr(self._library, name, None)
-        # Absent in an old driver: as if it had said "not supported".
-        return 3 if function is None else int(function(*args))
-
-    def number(self, name: str, *args: Any, kind: Any = ctypes.c_uint) -> int | None:
-        value = kind()
-        return value.value if self.call(name, *args, ctypes.pointer(value)) == 0 else None
-
-    def handles(self) -> list[Any]:
-        handles = []
-        for index in range(self.number("nvmlDeviceGetCount_v2") or 0):
-            handle = ctypes.c_void_p()
-            status = self.call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.pointer(handle))
-            # A GPU that fell off the bus keeps its number and has no handle.
-            if status == 0:
-                handles.append((index, handle))
-        return handles
-
-    def name_of(self, handle: Any) -> str:
-        text = ctypes.create_string_buffer(96)
-        if self.call("nvmlDeviceGetName", handle, text, 96) != 0:
-            return ""
-        return text.value.decode("utf-8", "replace")
-
-    def bus_of(self, name: str, *args: Any) -> str:
-        info = _PciInfo()
-        if self.call(name, *args, ctypes.pointer(info)) != 0:
-            return ""
-        return bus_id(info.bus_id.decode("ascii", "replace"))
-
-    def mig(self, handle: Any) -> bool:
-        now, pending = ctypes.c_uint(), ctypes.c_uint()
-        status = self.call(
-            "nvmlDeviceGetMigMode", handle, ctypes.pointer(now), ctypes.pointer(pending)
-        )
-        return status == 0 and now.value == 1
-
-    def links(self, handle: Any) -> tuple[dict[int, str], list[int]]:
-        """Where each link that is up leads (a PCI address, "switch" or nothing), and those down."""
-        up, down = {}, []
-        for link in range(_MOST_LINKS):
-            state = ctypes.c_uint()
-            status = self.call("nvmlDeviceGetNvLinkState", handle, link, ctypes.pointer(state))
-            if status == _INVALID_ARGUMENT:
-                break
-            if status == 0 and state.value == 0:
-                down.append(link)
-            elif status == 0:
-                kind = self.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-                far = self.bus_of("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link)
-                up[link] = "switch" if kind == _SWITCH else far
-        return up, down
-
-
-def _nvml_gpu(nvml: _Nvml, index: int, handle: Any, tree: PciTree) -> tuple[Gpu, dict[int, str]]:
+def _nvml_gpu(nvml: Nvml, index: int, handle: Any, tree: PciTree) -> tuple[Gpu, dict[int, str]]:
     bus = nvml.bus_of("nvmlDeviceGetPciInfo_v3", handle)
     up, down = nvml.links(handle)
     gpu = new_gpu(
@@ -244,7 +162,7 @@ def _joined(one: dict[int, str], other: dict[int, str], other_bus: str, status: 
 
 
 def _ask_nvml(library: Any, tree: PciTree) -> Topology | None:
-    nvml = _Nvml(library)
+    nvml = Nvml(library)
     handles = nvml.handles()
     if not handles:
         return None
@@ -286,13 +204,6 @@ def from_nvml(library: Any, tree: PciTree) -> Topology | None:
         return _ask_nvml(library, tree)
     finally:
         library.nvmlShutdown()
-
-
-def _nvml_library() -> Any:
-    try:
-        return ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
 
 
 def _told(ask: Callable[..., Any], *args: Any) -> Any:
@@ -464,7 +375,7 @@ def collect(root: Path = Path("/"), tool: Tool = ask_tool) -> Topology:
     tree = PciTree(root)
     nothing = Topology(source="", gpus=[], paths=[], access=[], nics=[], problems=[])
     return (
-        from_nvml(_nvml_library(), tree)
+        from_nvml(library(), tree)
         or from_amdsmi(_amdsmi(root), tree)
         or from_nvidia_text(tool, tree)
         or from_rocm_text(tool)

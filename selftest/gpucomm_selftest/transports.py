@@ -151,7 +151,7 @@ class Folder:
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         # A read-only container with no tmpfs still has shared memory.
-        for parent in (None, "/dev/shm"):  # noqa: S108 - the folder has a name of its own
+        for parent in (None, "/dev/shm"):
             try:
                 # Gone at the latest when Python ends, however that comes about.
                 self._folder = tempfile.TemporaryDirectory(

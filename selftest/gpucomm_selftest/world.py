@@ -45,6 +45,18 @@ class World:
         return extra
 
 
+# Variables by which GPUs are chosen, or hidden.
+CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def _no_gpu(probe: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    built = f"CUDA {probe['cuda']}" if probe["cuda"] else f"ROCm {probe['hip']}"
+    chosen = [f"{name}={environ[name]!r}" for name in CHOOSING if name in environ]
+    nodes = ", ".join(probe["device_nodes"]) or "none"
+    said = f"torch {probe['torch']} for {built}; device nodes: {nodes}"
+    return said + (f"; set: {', '.join(chosen)}" if chosen else "")
+
+
 def decide(
     probe: Mapping[str, Any],
     *,
@@ -56,6 +68,10 @@ def decide(
 ) -> World:
     """The world to start. Raises UnusableError where what was asked for cannot exist here."""
     seen = len(probe["gpus"])
+    if backend == "auto" and not seen and (probe["cuda"] or probe["hip"]):
+        hidden = any(name in environ for name in CHOOSING)
+        broken = probe["device_nodes"] and not hidden
+        raise UnusableError("GC0106" if broken else "GC0114", _no_gpu(probe, environ))
     if backend == "auto":
         backend = "nccl" if seen else "gloo"
         why = f"auto: torch sees {seen} GPU{'' if seen == 1 else 's'}"

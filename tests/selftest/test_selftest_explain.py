@@ -53,7 +53,7 @@ def test_several_are_explained_once_each(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["GC0320"], "explain GC0320: no such finding; did you mean GC03"),
+        (["GC302"], "explain GC302: no such finding; did you mean GC0302?"),
         (["x", "GC0302"], "explain X: no such finding; `explain` alone lists all"),
         (["x", "y"], "explain X: no such finding; `explain` alone lists all; explain Y: no such"),
         (["--bogus"], "unrecognized arguments: --bogus"),

@@ -805,6 +805,6 @@ def test_every_kind_is_tested_here() -> None:
 
 
 def test_the_structure_given_to_nvml_is_as_large_as_its_own() -> None:
-    from gpucomm_selftest.links import _PciInfo
+    from gpucomm_selftest.nvml import PciInfo
 
-    assert ctypes.sizeof(_PciInfo) == 16 + 5 * 4 + 32
+    assert ctypes.sizeof(PciInfo) == 16 + 5 * 4 + 32

@@ -11,7 +11,7 @@ from gpucomm_selftest.report import verdict
 from gpucomm_selftest.stage import StageResult
 from gpucomm_selftest.stages.correctness import judge, merge
 from gpucomm_selftest.stages.init import judge as judge_init
-from gpucomm_selftest.stages.versions import judge_devices, judge_libraries
+from gpucomm_selftest.stages.versions import judge_choice, judge_devices, judge_libraries
 from gpucomm_selftest.world import World, decide
 
 CHECKS = [
@@ -149,7 +149,7 @@ def test_ranks_that_share_a_gpu_look_like_ranks_of_other_hosts_before_nccl_2_30(
     assert [made.gpu_of(rank) for rank in range(4)] == [0, 1, 0, 1]
     assert len({made.environment_of(rank)["NCCL_HOSTID"] for rank in range(4)}) == 4
     assert "NCCL_MULTI_RANK_GPU_ENABLE" not in made.environment_of(0)
-    assert [one.id for one in judge_devices(probe(), made, "auto", {})] == ["GC0108"]
+    assert [one.id for one in judge_devices(probe(), made)] == ["GC0108"]
 
 
 def test_ranks_per_gpu_are_that_many_on_each() -> None:
@@ -175,13 +175,13 @@ def test_ranks_that_share_a_gpu_since_nccl_2_30() -> None:
 
 
 def test_no_gpu_is_gloo_on_the_loopback_unless_the_user_chose_an_interface() -> None:
-    seen = probe(gpus=[])
+    seen = probe(gpus=[], cuda=None)
     made = world(seen)
     assert (made.size, made.backend, made.gpus) == (2, "gloo", 0)
     assert made.environment_of(0)["GLOO_SOCKET_IFNAME"] == "lo"
     chosen = world(seen, environ={"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "4"})
     assert chosen.environment_of(0) == {}
-    assert [one.id for one in judge_devices(seen, made, "auto", {})] == ["GC0107"]
+    assert [one.id for one in judge_devices(seen, made)] == ["GC0107"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,10 @@ def test_no_gpu_is_gloo_on_the_loopback_unless_the_user_chose_an_interface() -> 
         (probe(gpus=[]), "nccl", "GC0111"),
         (probe(gpus=[], cuda=None, backends=["gloo"]), "nccl", "GC0111"),
         (probe(backends=["gloo"]), "nccl", "GC0112"),
-        (probe(gpus=[], backends=[]), "auto", "GC0112"),
+        (probe(gpus=[], cuda=None, backends=[]), "auto", "GC0112"),
+        (probe(gpus=[]), "auto", "GC0114"),
+        (probe(gpus=[], cuda=None, hip="6.3"), "auto", "GC0114"),
+        (probe(gpus=[], device_nodes=["/dev/nvidia0"]), "auto", "GC0106"),
     ],
 )
 def test_what_cannot_run(seen: dict[str, Any], backend: str, finding: str) -> None:
@@ -199,20 +202,41 @@ def test_what_cannot_run(seen: dict[str, Any], backend: str, finding: str) -> No
     assert caught.value.finding_id == finding
 
 
-def test_gpu_nodes_that_torch_cannot_use_fail_unless_hidden_on_purpose() -> None:
+def test_no_gpu_says_what_hides_them_and_gloo_runs_all_the_same() -> None:
     seen = probe(gpus=[], device_nodes=["/dev/nvidia0"])
-    made = world(seen)
-    assert "GC0106" in [one.id for one in judge_devices(seen, made, "auto", {})]
-    shown = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert "GC0106" in [one.id for one in judge_devices(seen, made, "auto", shown)]
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    assert "GC0106" not in [one.id for one in judge_devices(seen, made, "auto", hidden)]
-    assert "GC0106" not in [one.id for one in judge_devices(seen, made, "gloo", {})]
+    with pytest.raises(UnusableError) as caught:
+        world(seen, environ={"CUDA_VISIBLE_DEVICES": ""})
+    assert caught.value.finding_id == "GC0114"
+    assert "/dev/nvidia0" in caught.value.measured
+    assert "CUDA_VISIBLE_DEVICES=''" in caught.value.measured
+    assert world(seen, backend="gloo").size == 2
+
+
+@pytest.mark.parametrize(
+    ("seen", "environ", "expected"),
+    [
+        (2, {}, []),
+        (2, {"CUDA_VISIBLE_DEVICES": "0,1"}, []),
+        (2, {"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, []),
+        (1, {"CUDA_VISIBLE_DEVICES": "0,-1,1"}, []),
+        (1, {"CUDA_VISIBLE_DEVICES": "0,7"}, ["GC0117"]),
+        (1, {"CUDA_VISIBLE_DEVICES": "0,0"}, ["GC0117"]),
+        (2, {"CUDA_VISIBLE_DEVICES": "0,0"}, ["GC0117"]),
+        (1, {"HIP_VISIBLE_DEVICES": "0,9"}, ["GC0117"]),
+        (1, {}, ["GC0118"]),
+    ],
+)
+def test_the_gpus_that_torch_sees_are_those_that_are_named(
+    seen: int, environ: dict[str, str], expected: list[str]
+) -> None:
+    nodes = ["/dev/nvidia0", "/dev/nvidia1"]
+    made = probe(gpus=[GPU] * seen, device_nodes=nodes)
+    assert [one.id for one in judge_choice(made, environ)] == expected
 
 
 def test_one_rank_communicates_nothing() -> None:
     seen = probe(gpus=[GPU])
-    assert [one.id for one in judge_devices(seen, world(seen), "auto", {})] == ["GC0109"]
+    assert [one.id for one in judge_devices(seen, world(seen))] == ["GC0109"]
 
 
 OTHER = {"path": "/y/libnccl.so.2", "code": 22005, "version": "2.20.5", "error": None}

@@ -4,7 +4,7 @@ An id is never given another meaning and never used again. A new table is one mo
 line below and one in `GROUPS` of explain.py.
 """
 
-from gpucomm_selftest.kinds import correctness, init, processes, topology, versions
+from gpucomm_selftest.kinds import correctness, init, preflight, processes, topology, versions
 from gpucomm_selftest.kinds.kind import Kind
 
 _TABLES = (
@@ -12,6 +12,7 @@ _TABLES = (
     topology.KINDS,
     init.KINDS,
     correctness.KINDS,
+    preflight.KINDS,
     processes.KINDS,
 )
 

@@ -108,4 +108,38 @@ KINDS: dict[str, Kind] = {
         cause="the network namespace is new and its loopback is down, or a firewall filters it",
         action="ip link set lo up",
     ),
+    "GC0114": Kind(
+        level=FAIL,
+        title="torch is built for GPUs, and there is none to be seen",
+        expected="one GPU at the least: a pass on the CPU would say nothing about this machine; "
+        "--backend gloo asks for that on purpose",
+        cause="the container was started without its GPUs, or a variable hides them",
+        action="docker run --gpus all IMAGE gpucomm-selftest; for ROCm: docker run --device "
+        "/dev/kfd --device /dev/dri --group-add render; or give --backend gloo",
+        kubernetes="resources: {limits: {nvidia.com/gpu: 1}}, or amd.com/gpu",
+        slurm="srun --gpus-per-task=1 --container-image=IMAGE gpucomm-selftest",
+    ),
+    "GC0115": Kind(
+        level=FAIL,
+        title="this torch has no code for a GPU",
+        expected="machine code for the GPU's architecture, or PTX of an older one: else every "
+        "kernel ends with `no kernel image is available`",
+        cause="a GPU newer or older than this build of torch was made for",
+        action="use the image line that measured names: docker run --gpus all IMAGE",
+    ),
+    "GC0117": Kind(
+        level=FAIL,
+        title="a variable names GPUs that torch does not see",
+        expected="as many GPUs as CUDA_VISIBLE_DEVICES (or HIP_, ROCR_) names, each once",
+        cause="a number beyond the last GPU ends the list there; a GPU named twice empties it",
+        action="unset the variable, or name the GPUs of nvidia-smi -L",
+        slurm="leave the variable to Slurm: --gpus-per-node sets it",
+    ),
+    "GC0118": Kind(
+        level=WARN,
+        title="fewer GPUs are visible than device nodes are here",
+        expected="torch sees each GPU that this container was given",
+        cause="a GPU that fell off the bus, or one that the driver could not initialise",
+        action="nvidia-smi -L and dmesg on the host; NVIDIA_VISIBLE_DEVICES in the container",
+    ),
 }

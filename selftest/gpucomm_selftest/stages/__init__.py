@@ -1,8 +1,15 @@
 """The stages, in the order in which they run. A new stage is one module and one line here."""
 
 from gpucomm_selftest.stage import Stage
-from gpucomm_selftest.stages import correctness, init, topology, versions
+from gpucomm_selftest.stages import correctness, init, preflight, topology, versions
 
 STAGES: dict[str, Stage] = {
-    stage.id: stage for stage in (versions.STAGE, topology.STAGE, init.STAGE, correctness.STAGE)
+    stage.id: stage
+    for stage in (
+        versions.STAGE,
+        preflight.STAGE,
+        topology.STAGE,
+        init.STAGE,
+        correctness.STAGE,
+    )
 }

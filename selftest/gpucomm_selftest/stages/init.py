@@ -21,6 +21,12 @@ from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, sta
 # and knows which rank is behind it. torch would abort each rank with a message of its own.
 _MARGIN = 120.0
 
+# Seen with torch 2.4: a thread of Gloo that drops the tensors of the last operation needs the
+# interpreter's lock, which the main thread holds while it waits for that thread's end in
+# destroy_process_group. One run in twelve hung so on two busy cores. The thread needs a moment
+# without the lock; NCCL has no such thread.
+_SETTLE = 0.2
+
 
 def _store(context: RankContext, limit: datetime.timedelta) -> Any:
     """The meeting point, on a port that the system picks: no race for a free one."""
@@ -52,6 +58,14 @@ def _open_device(context: RankContext, gpu: int | None) -> Any:
     torch.zeros(1, device=device)
     torch.cuda.synchronize(device)
     return device
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    if dist.get_backend() == "gloo":
+        time.sleep(_SETTLE)
+    dist.destroy_process_group()
 
 
 def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +106,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
     dist.all_reduce(one)
     first = float(one.item())
     first_seconds = lap()
-    context.kept.update(device=device, store=store, on_leave=[dist.destroy_process_group])
+    context.kept.update(device=device, store=store, on_leave=[_leave])
     return {
         "gpu": args["gpu"],
         "first_result": first,

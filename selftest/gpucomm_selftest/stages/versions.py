@@ -14,7 +14,7 @@ from gpucomm_selftest.driver import device_nodes, driver_version
 from gpucomm_selftest.environment import loopback, loopback_works
 from gpucomm_selftest.errors import UnusableError
 from gpucomm_selftest.findings import Finding, found
-from gpucomm_selftest.libraries import decode_version, describe_own
+from gpucomm_selftest.libraries import decode_version, describe_own, mapped_file
 from gpucomm_selftest.probing import ask
 from gpucomm_selftest.stage import (
     FAILED,
@@ -25,11 +25,7 @@ from gpucomm_selftest.stage import (
     status_of,
     stopped,
 )
-from gpucomm_selftest.world import World, decide
-
-# Variables, and values of them, by which a user hides all GPUs on purpose.
-_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_NONE = ("", "-1")
+from gpucomm_selftest.world import CHOOSING, World, decide
 
 
 def _gpus(torch: Any) -> list[dict[str, Any]]:
@@ -85,6 +81,8 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         "torch_file": torch.__file__,
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
+        "arch_list": torch.cuda.get_arch_list() if gpus else [],
+        "libcuda": mapped_file("libcuda.so"),
         "backends": backends,
         "gpus": gpus,
         "device_nodes": device_nodes(),
@@ -112,15 +110,31 @@ def judge_libraries(probe: Mapping[str, Any], backend: str) -> list[Finding]:
     return findings
 
 
-def judge_devices(
-    probe: Mapping[str, Any], world: World, asked: str, environ: Mapping[str, str]
-) -> list[Finding]:
+def named_gpus(value: str) -> list[str]:
+    """The GPUs that a variable names, as CUDA reads it: up to the first that is negative."""
+    names = [name.strip() for name in value.split(",")]
+    end = next((at for at, name in enumerate(names) if not name or name.startswith("-")), None)
+    return names[:end]
+
+
+def judge_choice(probe: Mapping[str, Any], environ: Mapping[str, str]) -> list[Finding]:
+    """Whether torch sees the GPUs that a variable names, or else those that are here."""
+    seen = len(probe["gpus"])
+    for name in CHOOSING:
+        if name in environ:
+            named = named_gpus(environ[name])
+            if len(named) == seen and len(set(named)) == len(named):
+                return []
+            return [found("GC0117", f"{name}={environ[name]}; torch sees {seen} GPUs")]
+    here = len([node for node in probe["device_nodes"] if "nvidia" in node])
+    if here > seen > 0:
+        return [found("GC0118", f"{here} device nodes; torch sees {seen} GPUs")]
+    return []
+
+
+def judge_devices(probe: Mapping[str, Any], world: World) -> list[Finding]:
     """What the run can prove with these devices and ranks."""
     findings = []
-    hidden = any(environ.get(name, "all").strip() in _NONE for name in _HIDING)
-    if asked == "auto" and not probe["gpus"] and probe["device_nodes"] and not hidden:
-        nodes = ", ".join(probe["device_nodes"])
-        findings.append(found("GC0106", f"{nodes}; torch {probe['torch']}"))
     if world.backend == "gloo":
         findings.append(found("GC0107", f"{world.size} ranks on the CPU"))
     if world.shares_gpus:
@@ -181,7 +195,8 @@ def run(session: Session, deadline: float) -> StageResult:
     session.world = world
     findings = [
         *judge_libraries(probe, world.backend),
-        *judge_devices(probe, world, options.backend, options.environ),
+        *judge_devices(probe, world),
+        *(judge_choice(probe, options.environ) if world.backend == "nccl" else []),
     ]
     return StageResult(
         id=STAGE.id,
