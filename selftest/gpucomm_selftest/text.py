@@ -199,9 +199,21 @@ def _preflight_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     return lines
 
 
+def _lint_table(stage: Mapping[str, Any], colour: bool) -> Lines:
+    lines = [""]
+    for row in stage["rows"]:
+        mark = row["level"].ljust(6)
+        where = "" if row["origin"] == "environment" else f" ({row['origin']})"
+        shown = _field("", f"{mark}{row['name']}={row['value']}{where}", column=0)
+        shown[0] = shown[0].replace(mark, _paint(mark, row["level"], colour), 1)
+        lines += shown
+    return lines
+
+
 # The stages whose rows are a table for people. JSON has the rows of all.
 _TABLES: dict[str, Callable[[Mapping[str, Any], bool], Lines]] = {
     "preflight": _preflight_table,
+    "lint": _lint_table,
     "init": _init_table,
     "topology": _topology_table,
     "correctness": _correctness_table,

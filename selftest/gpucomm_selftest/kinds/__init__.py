@@ -4,7 +4,7 @@ An id is never given another meaning and never used again. A new table is one mo
 line below and one in `GROUPS` of explain.py.
 """
 
-from gpucomm_selftest.kinds import correctness, init, preflight, processes, topology, versions
+from gpucomm_selftest.kinds import correctness, init, lint, preflight, processes, topology, versions
 from gpucomm_selftest.kinds.kind import Kind
 
 _TABLES = (
@@ -13,6 +13,7 @@ _TABLES = (
     init.KINDS,
     correctness.KINDS,
     preflight.KINDS,
+    lint.KINDS,
     processes.KINDS,
 )
 

@@ -1,13 +1,14 @@
 """The stages, in the order in which they run. A new stage is one module and one line here."""
 
 from gpucomm_selftest.stage import Stage
-from gpucomm_selftest.stages import correctness, init, preflight, topology, versions
+from gpucomm_selftest.stages import correctness, init, lint, preflight, topology, versions
 
 STAGES: dict[str, Stage] = {
     stage.id: stage
     for stage in (
         versions.STAGE,
         preflight.STAGE,
+        lint.STAGE,
         topology.STAGE,
         init.STAGE,
         correctness.STAGE,

@@ -1,0 +1,87 @@
+"""Stage `lint`: the settings of NCCL, RCCL, Gloo and torch, held against what is really here.
+
+The probe collects: the settings in force, the names that the loaded library knows, and what they
+may name on this machine. lint.py decides. A setting that nobody reads is the fault that no library
+tells of.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpucomm_selftest import lint
+from gpucomm_selftest.findings import LEVELS, PASS
+from gpucomm_selftest.machine.network import interfaces, rdma_ports
+from gpucomm_selftest.names import known_names
+from gpucomm_selftest.probing import ask
+from gpucomm_selftest.settings import Setting, Unread, settings
+from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
+
+
+def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
+    context.enter("read the settings")
+    found, unread = settings(os.environ)
+    names: frozenset[str] = frozenset()
+    problem = ""
+    if args["library"]:
+        context.enter("read the names that the library knows")
+        try:
+            names = known_names(Path(args["library"]))
+        except OSError as error:
+            problem = str(error)
+    ports = rdma_ports()
+    return {
+        "settings": [vars(one) for one in found],
+        "unread": [vars(one) for one in unread],
+        "names": sorted(names),
+        "problem": problem,
+        "interfaces": [one["name"] for one in interfaces()],
+        "hcas": {
+            port["device"]: [one["port"] for one in ports if one["device"] == port["device"]]
+            for port in ports
+        },
+        "gids": max((port["gids"] for port in ports), default=None),
+    }
+
+
+def run(session: Session, deadline: float) -> StageResult:
+    libraries = session.probe["libraries"] if session.probe else []
+    library = libraries[0]["path"] if libraries else ""
+    outcome = ask(session, STAGE.id, {"library": library}, deadline)
+    if outcome.ended:
+        return stopped(STAGE.id, deadline, outcome)
+    data = outcome.results[0]
+    found = [Setting(**one) for one in data["settings"]]
+    named = lint.judge(
+        found,
+        [Unread(**one) for one in data["unread"]],
+        frozenset(data["names"]),
+        lint.Host(interfaces=data["interfaces"], hcas=data["hcas"], gids=data["gids"]),
+        has_library=bool(library),
+    )
+    rows = []
+    for setting in found:
+        levels = [finding.level for name, finding in named if name == setting.name]
+        rows.append({**vars(setting), "level": max(levels, key=LEVELS.index, default=PASS)})
+    findings = [finding for _, finding in named]
+    names = f"{len(data['names'])} names known" if data["names"] else "no names to compare with"
+    summary = f"{len(found)} settings, {names}" + (f" ({data['problem']})" * bool(data["problem"]))
+    return StageResult(
+        id=STAGE.id,
+        status=status_of(findings),
+        deadline=deadline,
+        summary=summary,
+        rows=rows,
+        findings=findings,
+    )
+
+
+STAGE = Stage(
+    id="lint",
+    title="settings of the communication libraries",
+    needs=("versions",),
+    deadline=20.0,
+    run=run,
+    work=work,
+)

@@ -1,0 +1,271 @@
+"""The stage lint: each fault of a setting has its own finding, and right settings have none."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpucomm_selftest import lint, lintdata
+from gpucomm_selftest.kinds.lint import KINDS
+from gpucomm_selftest.names import known_names
+from gpucomm_selftest.settings import Setting, Unread, settings
+
+if TYPE_CHECKING:
+    from tests.selftest.conftest import Runner
+
+# Some of the names of NCCL 2.28 (its documentation).
+KNOWN = frozenset(
+    {
+        *lintdata.WORDS,
+        *lintdata.RANGES,
+        *lintdata.INTERFACES,
+        *lintdata.FILES,
+        *lintdata.PLUGINS,
+        *("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_HOSTID", "NCCL_DEBUG_FILE"),
+        *("NCCL_GDR_FLUSH_DISABLE", "NCCL_IGNORE_DISABLED_P2P", "RCCL_MSCCL_ENABLE"),
+    }
+)
+
+HOST = lint.Host(
+    interfaces=["lo", "eth0", "eth1", "ib0"],
+    hcas={"mlx5_0": ["1"], "mlx5_1": ["1"], "mlx5_10": ["1"]},
+    gids=4,
+    exists=lambda name: name == "/here.xml",
+)
+
+
+def findings(*pairs: str, has_library: bool = True) -> dict[str, str]:
+    made = [
+        Setting(name=pair.partition("=")[0], value=pair.partition("=")[2], origin="environment")
+        for pair in pairs
+    ]
+    named = lint.judge(made, [], KNOWN, HOST, has_library=has_library)
+    return {finding.id: finding.measured for _, finding in named}
+
+
+FAULTS = [
+    ("GC0501", ["NCCL_SOCKET_IFNAM=eth0"], "did you mean NCCL_SOCKET_IFNAME?"),
+    ("GC0501", ["NCCL_IB_DISABLED=0"], "did you mean NCCL_IB_DISABLE?"),
+    ("GC0501", ["NCCL_XYZZY=1"], f"not among the {len(KNOWN)} names it knows"),
+    ("GC0501", ["RCCL_MSCL_ENABLE=1"], "did you mean RCCL_MSCCL_ENABLE?"),
+    ("GC0502", ["NCCL_LL_THRESHOLD=1"], "instead: NCCL_PROTO"),
+    ("GC0502", ["NCCL_IB_CUDA_SUPPORT=1"], "instead: NCCL_NET_GDR_LEVEL"),
+    ("GC0503", ["NCCL_ASYNC_ERROR_HANDLING=1"], "torch reads TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+    ("GC0504", ["NCCL_TIMEOUT=1800"], "init_process_group"),
+    ("GC0505", ["NCCL_ALGO=bogus"], "bogus is none of Ring, Tree"),
+    ("GC0505", ["NCCL_ALGO=allreduce:tree;broadcast:rong"], "rong is none of"),
+    ("GC0505", ["NCCL_PROTO=^LL129"], "LL129 is none of"),
+    ("GC0506", ["NCCL_DEBUG=verbose"], "verbose is none of"),
+    ("GC0506", ["NCCL_P2P_LEVEL=NVLINK"], "NVLINK is none of"),
+    ("GC0506", ["NCCL_IB_TIMEOUT=long"], "is no number"),
+    ("GC0507", ["NCCL_IB_RETRY_CNT=15"], "not within 0 to 7"),
+    ("GC0507", ["NCCL_IB_TIMEOUT=0"], "not within 1 to 31"),
+    ("GC0508", ["NCCL_SOCKET_IFNAME=wlan"], "here are lo, eth0, eth1, ib0"),
+    ("GC0508", ["NCCL_SOCKET_IFNAME==eth"], "here are"),
+    ("GC0508", ["NCCL_SOCKET_IFNAME=^lo,eth,ib"], "here are"),
+    ("GC0508", ["GLOO_SOCKET_IFNAME=eth"], "here are"),
+    ("GC0509", ["NCCL_IB_HCA=bnxt"], "here are mlx5_0"),
+    ("GC0510", ["NCCL_TOPO_FILE=/gone.xml"], "no such file"),
+    ("GC0510", ["NCCL_NET_PLUGIN=/gone/libnccl-net.so"], "no such file"),
+    ("GC0511", ["NCCL_P2P_DISABLE=1"], "12.7 times slower"),
+    ("GC0511", ["TORCH_NCCL_ASYNC_ERROR_HANDLING=0"], "waiting"),
+    ("GC0512", ["NCCL_DEBUG=trace"], "a line for every call"),
+    ("GC0512", ["CUDA_LAUNCH_BLOCKING=1"], "no kernel overlaps"),
+    ("GC0513", ["NCCL_SOCKET_NTHREADS=16", "NCCL_NSOCKS_PERTHREAD=8"], "above 64"),
+    ("GC0513", ["NCCL_MULTI_RANK_GPU_ENABLE=1", "NCCL_NVLS_ENABLE=1"], "init fails"),
+    ("GC0513", ["TORCH_NCCL_DUMP_ON_TIMEOUT=1", "TORCH_FR_BUFFER_SIZE=0"], "nothing is dumped"),
+    ("GC0515", ["NCCL_IB_HCA=mlx5_1"], "takes mlx5_10 too"),
+    ("GC0516", ["NCCL_IB_GID_INDEX=9"], "more than 4 GIDs"),
+]
+
+
+@pytest.mark.parametrize(("finding", "pairs", "said"), FAULTS)
+def test_a_fault_has_its_own_finding(finding: str, pairs: list[str], said: str) -> None:
+    found = findings(*pairs)
+    assert list(found) == [finding]
+    assert said in found[finding]
+    assert pairs[0] in found[finding]
+
+
+def test_a_line_that_is_no_setting() -> None:
+    unread = [Unread(where="/etc/nccl.conf:3", text="NCCL_DEBUG INFO")]
+    ((_, finding),) = lint.judge([], unread, KNOWN, HOST, has_library=True)
+    assert (finding.id, finding.measured) == ("GC0514", "/etc/nccl.conf:3: NCCL_DEBUG INFO")
+
+
+def test_every_kind_has_a_fault() -> None:
+    assert set(KINDS) == {finding for finding, *_ in FAULTS} | {"GC0514"}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "NCCL_ALGO=Ring,Tree",
+        "NCCL_ALGO=^NVLS,NVLSTree",
+        "NCCL_ALGO=allreduce:tree,ring;broadcast:ring",
+        "NCCL_ALGO=",
+        "NCCL_PROTO=simple",
+        "NCCL_DEBUG=INFO",
+        "NCCL_DEBUG=info",
+        "NCCL_P2P_LEVEL=NVL",
+        "NCCL_P2P_LEVEL=3",
+        "NCCL_NET_GDR_LEVEL=SYS",
+        "NCCL_BUFFSIZE=8388608",
+        "NCCL_BUFFSIZE=0x400000",
+        "NCCL_IB_TIMEOUT=22",
+        "NCCL_NTHREADS=-2",
+        "NCCL_SOCKET_IFNAME=eth",
+        "NCCL_SOCKET_IFNAME==eth0",
+        "NCCL_SOCKET_IFNAME=^lo,docker",
+        "GLOO_SOCKET_IFNAME=eth0,eth1",
+        "NCCL_IB_HCA=mlx5",
+        "NCCL_IB_HCA==mlx5_1:1",
+        "NCCL_IB_HCA=^mlx5_10",
+        "NCCL_IB_GID_INDEX=3",
+        "NCCL_TOPO_FILE=/here.xml",
+        "NCCL_NET_PLUGIN=none",
+        "NCCL_NET_PLUGIN=ofi",
+        "NCCL_P2P_DISABLE=0",
+        "NCCL_VERSION=2.19.3-1",
+        "NCCL_HOSTID=x",
+        "NCCL_TESTS_DEVICE=0",
+        "NCCL_INSPECTOR_ENABLE=1",
+        "OFI_NCCL_PROTOCOL=SENDRECV",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+        "TORCH_DISTRIBUTED_DEBUG=INFO",
+        "CUDA_LAUNCH_BLOCKING=0",
+    ],
+)
+def test_a_right_setting_has_no_finding(pair: str) -> None:
+    assert findings(pair) == {}
+
+
+def test_without_a_library_its_variables_are_left_alone() -> None:
+    assert findings("NCCL_ALGO=bogus", "NCCL_XYZZY=1", has_library=False) == {}
+    gloo = findings("GLOO_SOCKET_IFNAME=nope", has_library=False)
+    assert list(gloo) == ["GC0508"]
+
+
+def test_a_machine_without_rdma_takes_any_name_of_a_card() -> None:
+    bare = lint.Host(interfaces=["lo"], hcas={})
+    setting = Setting(name="NCCL_IB_HCA", value="mlx5_0", origin="environment")
+    assert lint.judge([setting], [], KNOWN, bare, has_library=True) == []
+
+
+def test_names_that_were_renamed_in_this_library_are_judged_by_it() -> None:
+    """An old library knows a name that newer ones have removed."""
+    setting = Setting(name="NCCL_LL_THRESHOLD", value="1", origin="environment")
+    assert lint.judge([setting], [], KNOWN | {setting.name}, HOST, has_library=True) == []
+
+
+# ---------------------------------------------------------------- where settings come from
+
+
+def test_variables_win_over_files_and_the_user_over_the_system(tmp_path: Path) -> None:
+    home, root = tmp_path / "home", tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    home.mkdir()
+    (root / "etc/nccl.conf").write_text(
+        "# ours\nNCCL_DEBUG=WARN\nNCCL_NTHREADS = 256\n\nbad line\n"
+    )
+    (home / ".nccl.conf").write_text("NCCL_NTHREADS=512\nNCCL_ALGO=Ring\n")
+    environ = {"HOME": str(home), "NCCL_DEBUG": "INFO", "PATH": "/bin", "GLOO_X": "1"}
+    found, unread = settings(environ, root)
+    assert [(one.name, one.value, one.origin) for one in found] == [
+        ("GLOO_X", "1", "environment"),
+        ("NCCL_ALGO", "Ring", f"{home}/.nccl.conf:2"),
+        ("NCCL_DEBUG", "INFO", "environment"),
+        ("NCCL_NTHREADS", "512", f"{home}/.nccl.conf:1"),
+    ]
+    assert unread == [Unread(where=f"{root}/etc/nccl.conf:5", text="bad line")]
+
+
+def test_a_named_file_replaces_that_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / ".nccl.conf").write_text("NCCL_ALGO=Ring\n")
+    other = tmp_path / "other.conf"
+    other.write_text("NCCL_ALGO=Tree\n")
+    environ = {"HOME": str(tmp_path), "NCCL_CONF_FILE": str(other)}
+    found, _ = settings(environ, tmp_path)
+    assert [one.value for one in found if one.name == "NCCL_ALGO"] == ["Tree"]
+    assert settings({}, tmp_path / "none") == ([], [])
+
+
+# ---------------------------------------------------------------- names of a library
+
+
+def elf(rodata: bytes) -> bytes:
+    """A 64-bit ELF file with the sections .rodata, .text and .shstrtab, and no more."""
+    names = b"\0.rodata\0.text\0.shstrtab\0"
+    text = b"NCCL_IN_CODE\0"
+    start = 64
+    parts = [(1, rodata), (9, text), (15, names)]
+    body, offsets = b"", []
+    for _, part in parts:
+        offsets.append(start + len(body))
+        body += part
+    table = start + len(body)
+    header = b"\x7fELF\x02\x01" + bytes(34) + struct.pack("<Q", table) + bytes(10)
+    header += struct.pack("<HHH", 64, 4, 3)
+    sections = bytes(64)
+    for (name, part), offset in zip(parts, offsets, strict=True):
+        sections += struct.pack("<IIQQQQ", name, 1, 0, 0, offset, len(part)) + bytes(24)
+    return header + body + sections
+
+
+def test_the_names_are_those_of_the_constants(tmp_path: Path) -> None:
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(
+        elf(
+            b"\0NCCL_ALGO\0NCCL_DEBUG set by environment\0xNCCL_HIDDEN\0NCCL_lower\0"
+            b"NCCL_PARAM_%s\0RCCL_MSCCL_ENABLE\0libNCCL_NOT\0NCCL_\0"
+        )
+    )
+    assert known_names(library) == {"NCCL_ALGO", "NCCL_DEBUG", "RCCL_MSCCL_ENABLE"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x7fELF", b"#!/bin/sh\n" * 20, b"\x7fELF\x01\x01" + bytes(200)]
+)
+def test_what_is_no_library_is_an_error(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "libnccl.so.2"
+    file.write_bytes(content)
+    with pytest.raises(OSError, match="not a 64-bit ELF file"):
+        known_names(file)
+
+
+def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "libnccl.so.2"
+    file.write_bytes(elf(b"\0NCCL_ALGO\0")[:-100])
+    with pytest.raises(OSError, match="damaged"):
+        known_names(file)
+
+
+# ---------------------------------------------------------------- a real run
+
+
+@pytest.mark.parametrize(
+    ("environ", "finding", "code"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "nope0"}, "GC0508", 1),
+        ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "GC0512", 0),
+        ({"NCCL_SOCKET_IFNAM": "eth0"}, "GC0501", 0),
+        ({"NCCL_TREE_THRESHOLD": "0"}, "GC0502", 0),
+        ({"NCCL_ALGO": "bogus"}, "GC0505", 1),
+        ({"NCCL_SOCKET_IFNAME": "nope0"}, "GC0508", 1),
+    ],
+)
+def test_a_run_names_the_fault(
+    torch_run: Runner, environ: dict[str, str], finding: str, code: int
+) -> None:
+    if "NCCL" in next(iter(environ)) and os.environ.get("GPUCOMM_TEST_PYTHON"):
+        versions = torch_run.run("--stages", "versions", "--backend", "gloo", "--json").json
+        if not versions["versions"]["libraries"]:
+            pytest.skip("this torch has no collective library")
+    done = torch_run.run("--stages", "lint", "--backend", "gloo", "--json", environ=environ)
+    raised = [one["id"] for one in done.json["findings"] if one["level"] in ("warn", "fail")]
+    assert raised == [finding]
+    assert done.code == code
