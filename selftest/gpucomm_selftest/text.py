@@ -199,6 +199,14 @@ def _preflight_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     return lines
 
 
+def _libraries_table(stage: Mapping[str, Any], colour: bool) -> Lines:
+    lines = [""]
+    for row in stage["rows"]:
+        # The path on a line of its own, unbroken: it is there to be copied.
+        lines += [*_field(row["kind"], row["owner"], column=12), f"    {row['path']}"]
+    return lines
+
+
 def _lint_table(stage: Mapping[str, Any], colour: bool) -> Lines:
     lines = [""]
     for row in stage["rows"]:
@@ -213,6 +221,7 @@ def _lint_table(stage: Mapping[str, Any], colour: bool) -> Lines:
 # The stages whose rows are a table for people. JSON has the rows of all.
 _TABLES: dict[str, Callable[[Mapping[str, Any], bool], Lines]] = {
     "preflight": _preflight_table,
+    "libraries": _libraries_table,
     "lint": _lint_table,
     "init": _init_table,
     "topology": _topology_table,

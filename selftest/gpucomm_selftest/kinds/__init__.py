@@ -4,11 +4,21 @@ An id is never given another meaning and never used again. A new table is one mo
 line below and one in `GROUPS` of explain.py.
 """
 
-from gpucomm_selftest.kinds import correctness, init, lint, preflight, processes, topology, versions
+from gpucomm_selftest.kinds import (
+    correctness,
+    init,
+    libraries,
+    lint,
+    preflight,
+    processes,
+    topology,
+    versions,
+)
 from gpucomm_selftest.kinds.kind import Kind
 
 _TABLES = (
     versions.KINDS,
+    libraries.KINDS,
     topology.KINDS,
     init.KINDS,
     correctness.KINDS,

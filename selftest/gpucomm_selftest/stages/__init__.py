@@ -1,13 +1,22 @@
 """The stages, in the order in which they run. A new stage is one module and one line here."""
 
 from gpucomm_selftest.stage import Stage
-from gpucomm_selftest.stages import correctness, init, lint, preflight, topology, versions
+from gpucomm_selftest.stages import (
+    correctness,
+    init,
+    libraries,
+    lint,
+    preflight,
+    topology,
+    versions,
+)
 
 STAGES: dict[str, Stage] = {
     stage.id: stage
     for stage in (
         versions.STAGE,
         preflight.STAGE,
+        libraries.STAGE,
         lint.STAGE,
         topology.STAGE,
         init.STAGE,

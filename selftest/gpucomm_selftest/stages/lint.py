@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm_selftest import lint
+from gpucomm_selftest.elf import ElfError
 from gpucomm_selftest.findings import LEVELS, PASS
 from gpucomm_selftest.machine.network import interfaces, rdma_ports
 from gpucomm_selftest.names import known_names
@@ -28,7 +29,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         context.enter("read the names that the library knows")
         try:
             names = known_names(Path(args["library"]))
-        except OSError as error:
+        except (OSError, ElfError) as error:
             problem = str(error)
     ports = rdma_ports()
     return {

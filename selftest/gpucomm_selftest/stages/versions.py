@@ -82,7 +82,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         "arch_list": torch.cuda.get_arch_list() if gpus else [],
-        "libcuda": mapped_file("libcuda.so"),
+        "libcuda": mapped_file("driver"),
         "backends": backends,
         "gpus": gpus,
         "device_nodes": device_nodes(),
