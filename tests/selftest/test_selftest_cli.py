@@ -39,7 +39,7 @@ from gpucomm_selftest.stages import STAGES
         (["--stages", "bandwith"], "--stages bandwith: no such stage; there are versions, "),
         (["--stages", ","], "--stages: names no stage"),
         (["--skip", "x"], "--skip x: no such stage"),
-        (["--skip", "init"], "--skip init: stage correctness needs it; skip correctness too"),
+        (["--skip", "init"], "--skip init: stage pairs needs it; skip pairs too"),
         (["--skip", ",".join(STAGES)], "no stage is left to run"),
         (
             ["--output", "/nonexistent/report"],

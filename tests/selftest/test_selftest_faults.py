@@ -61,10 +61,37 @@ class Finder:
         sys.meta_path.remove(self)
         return None
 
+def damage_a_pair():
+    # What one rank gets of another is changed, as a link that damages data does.
+    import threading, time
+
+    def patch():
+        dist = None
+        while not hasattr(dist, "batch_isend_irecv"):
+            time.sleep(0.001)
+            dist = sys.modules.get("torch.distributed")
+        real = dist.batch_isend_irecv
+
+        def batch_isend_irecv(batch):
+            works = real(batch)
+            for work in works:
+                work.wait()
+            receive = batch[1]
+            if receive.peer == 0:
+                receive.tensor.view(-1)[7] ^= 1
+            return []
+
+        dist.batch_isend_irecv = batch_isend_irecv
+
+    threading.Thread(target=patch, daemon=True).start()
+
 argv = arguments()
 if "gpucomm_selftest.rank" in argv and argv[argv.index("--role") + 1] == "rank":
     if argv[argv.index("--rank") + 1] == os.environ.get("FAULT_RANK"):
-        sys.meta_path.insert(0, Finder())
+        if os.environ["FAULT"] == "pair":
+            damage_a_pair()
+        else:
+            sys.meta_path.insert(0, Finder())
 """
 
 DEADLINE = 15
@@ -149,3 +176,14 @@ def test_one_wrong_bit_is_shown_with_its_rank_and_index(torch_run: Runner, tmp_p
     assert "GC0309" not in measured
     assert "checks wrong on rank 1; first all_reduce sum fp32 n=1021: rank 1" in measured["GC0302"]
     assert "1 of 1021 elements wrong, first in block 0 at index 7: got " in measured["GC0302"]
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_link_that_damages_data_is_named_by_both_its_ends(
+    torch_run: Runner, tmp_path: Path, rank: int
+) -> None:
+    code, _, measured, _ = run_with(torch_run, tmp_path, "pair", rank, 3, "pairs")
+    assert code == 1
+    assert measured["GC0308"].startswith(f"rank 0 to rank {rank}: 1 of 1021 elements wrong")
+    assert "first at index 7: got " in measured["GC0308"]
+    assert "; rank" not in measured["GC0308"]

@@ -6,6 +6,7 @@ from gpucomm_selftest.stages import (
     init,
     libraries,
     lint,
+    pairs,
     preflight,
     topology,
     versions,
@@ -20,6 +21,7 @@ STAGES: dict[str, Stage] = {
         lint.STAGE,
         topology.STAGE,
         init.STAGE,
+        pairs.STAGE,
         correctness.STAGE,
     )
 }
