@@ -160,4 +160,4 @@ def explain_hang(views: Sequence[RankView], stage: str, deadline: float) -> tupl
         return "GC0902", f"{limit}: {views[0].name} entered {views[0].last or 'nothing'}"
     last = views[0].last or "nothing"
     names = ", ".join(view.name for view in views)
-    return "GC0902", f"{limit}: every rank entered {last} and none came out: {names}"
+    return "GC0908", f"{limit}: every rank entered {last} and none came out: {names}"

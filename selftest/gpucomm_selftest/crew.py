@@ -47,6 +47,8 @@ class Outcome:
     results: dict[int, dict[str, Any]]
     findings: list[Finding] = field(default_factory=list)
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    # What the library said of itself while the ranks hung.
+    evidence: list[str] = field(default_factory=list)
 
 
 class _Member:
@@ -139,11 +141,13 @@ class Crew:
         environment_of: Callable[[int], Mapping[str, str]],
         interrupt: Interrupt,
         log: Callable[[str], None],
+        ask_of_hang: Callable[[], list[str]] = list,
     ) -> None:
         self.size = size
         self.role = role
         self._environment_of = environment_of
         self._interrupt = interrupt
+        self._ask_of_hang = ask_of_hang
         self._log = log
         self._members: list[_Member] = []
         self._selector = selectors.DefaultSelector()
@@ -238,8 +242,10 @@ class Crew:
     def _stop(self, ended: str, stage: str, deadline: float) -> Outcome:
         # Before the stacks are asked for: what is seen now is what the ranks ended with.
         views = [member.view() for member in self._members]
+        evidence: list[str] = []
         if ended == "hang":
             self._ask_stacks()
+            evidence = self._ask_of_hang()
         if ended == "failed":
             finding = found(*explain_failure(views, stage))
         elif ended == "hang":
@@ -265,7 +271,13 @@ class Crew:
             }
             for view, member in zip(views, self._members, strict=True)
         ]
-        return Outcome(ended=ended, results=self._results(), findings=findings, ranks=ranks)
+        return Outcome(
+            ended=ended,
+            results=self._results(),
+            findings=findings,
+            ranks=ranks,
+            evidence=evidence,
+        )
 
     def _ask_stacks(self) -> None:
         for member in self._members:

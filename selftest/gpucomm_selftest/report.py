@@ -125,6 +125,7 @@ def stage_as_json(result: StageResult) -> dict[str, Any]:
         "summary": result.summary,
         "rows": result.rows,
         "stopped_ranks": result.ranks,
+        "evidence": result.evidence,
     }
 
 

@@ -36,6 +36,8 @@ class StageResult:
     findings: list[Finding] = field(default_factory=list)
     # What the launcher saw of each rank, where the stage did not come to its end.
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    # What the library said of itself while the ranks hung.
+    evidence: list[str] = field(default_factory=list)
     # The environment has no way to run the test: another exit code than a failed check.
     unusable: bool = False
 
@@ -100,6 +102,7 @@ def stopped(stage_id: str, deadline: float, outcome: "Outcome") -> StageResult:
         summary=outcome.findings[0].measured,
         findings=outcome.findings,
         ranks=outcome.ranks,
+        evidence=outcome.evidence,
     )
 
 

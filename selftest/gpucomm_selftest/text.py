@@ -26,6 +26,9 @@ _PARTS = (
     ("Slurm", "slurm"),
 )
 
+# How much of what a library says of itself is shown; JSON has all of it.
+_EVIDENCE = 40
+
 Lines = list[str]
 
 
@@ -268,6 +271,12 @@ def footer(report: Mapping[str, Any], colour: bool = False) -> Lines:
             *(f"    | {_printable(line)}".rstrip() for line in output),
             "",
         ]
+    for stage in report["stages"]:
+        told = stage.get("evidence", [])
+        if told:
+            lines.append("  the library says of itself:")
+            lines += [f"    | {_printable(line)}".rstrip() for line in told[:_EVIDENCE]]
+            lines.append("")
     word = report["verdict"].upper()
     sentence = textwrap.wrap(
         f"{word}: {report['summary']} [{report['seconds']:.1f} s, exit {report['exit_code']}]",

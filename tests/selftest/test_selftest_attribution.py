@@ -108,7 +108,8 @@ def test_a_rank_in_the_kernel_is_named_unless_all_are() -> None:
 
 
 def test_nobody_is_accused_where_all_wait_in_the_same_operation() -> None:
-    _, sentence = explain_hang([view(0), view(1)], "correctness", 30.0)
+    finding, sentence = explain_hang([view(0), view(1)], "correctness", 30.0)
+    assert finding == "GC0908"
     assert sentence == (
         "correctness did not end within 30 s: every rank entered all_gather bf16 n=1021 and none "
         "came out: rank 0 (pid 100), rank 1 (pid 101)"

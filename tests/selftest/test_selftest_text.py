@@ -165,6 +165,7 @@ def hung() -> dict[str, Any]:
                 120.1,
                 summary=sentence,
                 stopped_ranks=[{**waiting, "output": output}],
+                evidence=["Job summary", "  2 ranks, 1 missing"],
             ),
             stage("correctness", "not reached", 0.0, summary="needs init"),
         ],

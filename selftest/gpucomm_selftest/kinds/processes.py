@@ -50,6 +50,16 @@ KINDS: dict[str, Kind] = {
         cause="a person, a scheduler or a time limit sent the signal",
         action="run it again: nothing was decided",
     ),
+    "GC0908": Kind(
+        level=FAIL,
+        title="all ranks are in the same operation and none comes out",
+        expected="an operation that every rank has entered ends: what does not move is the "
+        "transport between them",
+        cause="a link or network card that is stuck, a firewall that lets connections through and "
+        "drops data, PCIe access control (ACS) with peer access, or a defect of the library",
+        action="run it again with NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1, then "
+        "NCCL_IB_DISABLE=1: the one that heals it names the transport; look at `dmesg`",
+    ),
     "GC0910": Kind(
         level=FAIL,
         title="the self-test itself failed in a stage",

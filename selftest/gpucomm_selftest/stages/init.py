@@ -7,15 +7,16 @@ import datetime
 import inspect
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpucomm_selftest import transports
+from gpucomm_selftest import ras, transports
 from gpucomm_selftest.crew import Crew, Event
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.libraries import describe_own
 from gpucomm_selftest.probing import end
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
+from gpucomm_selftest.world import World
 
 # torch's own time-out comes after our deadline: the launcher ends a hang, for all ranks at once,
 # and knows which rank is behind it. torch would abort each rank with a message of its own.
@@ -146,6 +147,14 @@ def judge(
     return findings
 
 
+def _ras(world: World, environ: Mapping[str, str]) -> Callable[[], list[str]]:
+    """Asks NCCL of the ranks that hang, where it has the service for it."""
+    where = ras.address(environ)
+    if world.backend != "nccl" or (world.library_code or 0) < ras.SINCE or where is None:
+        return list
+    return lambda: ras.status(where)
+
+
 def run(session: Session, deadline: float) -> StageResult:
     world, probe = session.world, session.probe
     if world is None or probe is None:
@@ -164,6 +173,7 @@ def run(session: Session, deadline: float) -> StageResult:
         environment_of=environment_of,
         interrupt=session.interrupt,
         log=session.log,
+        ask_of_hang=_ras(world, session.options.environ),
     )
     crew.start()
 
