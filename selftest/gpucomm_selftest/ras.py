@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 SINCE = 22400
 DEFAULT = ("localhost", 28028)
-DEADLINE = 5.0
+DEADLINE = 3.0
 
 _COMMAND = b"verbose status\n"
 _MOST = 64 * 1024

@@ -24,6 +24,8 @@ import pytest
 
 SELFTEST = Path(__file__).parents[2] / "selftest"
 MARK = "GPUCOMM_TEST_RUN"
+# nccl runs what can be run so on the GPUs of this machine.
+BACKEND = os.environ.get("GPUCOMM_TEST_BACKEND", "gloo")
 
 
 def docker_argv(

@@ -5,15 +5,13 @@ GPUCOMM_TEST_BACKEND=nccl runs them on the GPUs of this machine.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.selftest.conftest import BACKEND
 
 if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
-
-BACKEND = os.environ.get("GPUCOMM_TEST_BACKEND", "gloo")
 
 # What a run says of its own setting: ranks that share a GPU, and a rank that is alone.
 OF_THE_SETTING = {"GC0108", "GC0109"}
