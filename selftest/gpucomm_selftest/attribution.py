@@ -137,6 +137,10 @@ def suspects(views: Sequence[RankView]) -> tuple[list[RankView], str]:
     furthest = max(view.entered for view in views) if views else 0
     behind = [view for view in open_ones if view.entered < furthest]
     if behind:
+        ahead = [view for view in views if not view.done and view.entered == furthest]
+        if len(behind) > len(ahead) > 0 and not any(view.done for view in views):
+            # Most wait in an operation that these have left, or never entered.
+            return ahead, "ahead of the others (skipped an operation, or left it early)"
         least = min(view.entered for view in behind)
         return [view for view in behind if view.entered == least], "behind the others"
     if len(open_ones) < len(views):
@@ -158,6 +162,15 @@ def explain_hang(views: Sequence[RankView], stage: str, deadline: float) -> tupl
         )
     if len(views) == 1:
         return "GC0902", f"{limit}: {views[0].name} entered {views[0].last or 'nothing'}"
+    places: dict[str, list[RankView]] = {}
+    for view in views:
+        places.setdefault(view.last or "nothing", []).append(view)
+    if len(places) > 1:
+        said = "; ".join(
+            f"{numbered([view.rank for view in there])} entered {where}"
+            for where, there in sorted(places.items(), key=lambda one: len(one[1]))
+        )
+        return "GC0907", f"{limit}: {said}"
     last = views[0].last or "nothing"
     names = ", ".join(view.name for view in views)
     return "GC0908", f"{limit}: every rank entered {last} and none came out: {names}"

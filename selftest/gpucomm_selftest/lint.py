@@ -24,6 +24,14 @@ class Host:
     exists: Callable[[str], bool] = field(default=lambda name: Path(name).exists())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """Who reads the settings in this run."""
+
+    backend: str
+    library: int | None  # the version of the loaded collective library as a number, such as 22005
+
+
 Named = tuple[str, Finding]  # the setting, and what is wrong with it
 
 
@@ -65,7 +73,16 @@ def _parts(name: str, value: str) -> Iterator[str]:
                 yield word.strip()
 
 
-def check_value(setting: Setting) -> Finding | None:
+def _integer(text: str) -> int | None:
+    """As C reads it: 0x is hexadecimal, a leading 0 octal."""
+    try:
+        octal = text.startswith("0") and text.isdigit()
+        return int(text, 8) if octal else int(text, 0)
+    except ValueError:
+        return None
+
+
+def check_value(setting: Setting, use: Use) -> Finding | None:
     name, value = setting.name, setting.value.strip()
     if not value:
         return None
@@ -79,14 +96,15 @@ def check_value(setting: Setting) -> Finding | None:
             and not (name in lintdata.WORDS_OR_NUMBERS and word.lstrip("-").isdigit())
         ]
         if wrong:
-            kind = "GC0505" if name in lintdata.FATAL_WORDS else "GC0506"
+            fatal = name in lintdata.FATAL_WORDS and (use.library or 0) >= lintdata.FATAL_SINCE
+            kind = "GC0505" if fatal and use.backend == "nccl" else "GC0506"
             return found(kind, f"{_shown(setting)}: {wrong[0]} is none of {', '.join(allowed)}")
     elif name in lintdata.RANGES:
         least, most = lintdata.RANGES[name]
-        try:
-            number = int(value, 0)
-        except ValueError:
-            return found("GC0506", f"{_shown(setting)} is no number")
+        number = _integer(value)
+        if number is None:
+            switch = name in lintdata.TORCH_SWITCHES and value.lower() in lintdata.SWITCH_WORDS
+            return None if switch else found("GC0506", f"{_shown(setting)} is no number")
         # -1 and -2 mean "choose" in NCCL.
         if not least <= number <= most and not (number in (-1, -2) and name.startswith("NCCL_")):
             return found("GC0507", f"{_shown(setting)} is not within {least} to {most}")
@@ -111,12 +129,16 @@ def _names_a_file(name: str, value: str) -> bool:
     return name in lintdata.FILES or (name in lintdata.PLUGINS and "/" in value)
 
 
-def check_host(setting: Setting, host: Host) -> Finding | None:
+def check_host(setting: Setting, host: Host, use: Use) -> Finding | None:
     """Whether what a setting names is here."""
     name, value = setting.name, setting.value.strip()
     if not value:
         return None
     if name in lintdata.INTERFACES:
+        # NCCL passes over a value of one letter.
+        reader = "gloo" if name.startswith("GLOO") else "nccl"
+        if use.backend != reader or len(value) < 2:
+            return None
         listed = ", ".join(host.interfaces)
         if name.startswith("GLOO"):
             missing = [one for one in value.split(",") if one and one not in host.interfaces]
@@ -186,8 +208,7 @@ def judge(
     unread: Sequence[Unread],
     known: frozenset[str],
     host: Host,
-    *,
-    has_library: bool,
+    use: Use,
 ) -> list[Named]:
     """What is wrong, by the setting it is of. Without a collective library nobody reads its
     variables, so they are left alone."""
@@ -195,13 +216,13 @@ def judge(
     looked = [
         setting
         for setting in settings
-        if has_library or not setting.name.startswith(("NCCL_", "RCCL_"))
+        if use.library or not setting.name.startswith(("NCCL_", "RCCL_"))
     ]
     for setting in looked:
         wrong_name = check_name(setting, known)
         findings = [
             wrong_name,
-            *(() if wrong_name else (check_value(setting), check_host(setting, host))),
+            *(() if wrong_name else (check_value(setting, use), check_host(setting, host, use))),
             check_cost(setting),
         ]
         named += [(setting.name, finding) for finding in findings if finding]

@@ -51,7 +51,7 @@ FOREIGN = {
 }
 
 # Allowed words. A leading ^ excludes; commas part them.
-_LEVELS = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
+_LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 WORDS: dict[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
@@ -65,8 +65,14 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 # These take numbers too, from before there were words.
 WORDS_OR_NUMBERS = {"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"}
-# With a wrong word these end the init: measured with 2.28.9 on an H200, and the guide since 2.24.
+# With a wrong word these end the init: measured with 2.28.9 on an H200. Before 2.24 the parser
+# passes over such words (src/graph/tuning.cc of 2.20.5 and 2.23.4).
 FATAL_WORDS = {"NCCL_ALGO", "NCCL_PROTO"}
+FATAL_SINCE = 22400
+
+# torch takes these for switches as well as 0 and 1 (getCvarBool).
+TORCH_SWITCHES = {"TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+SWITCH_WORDS = {"y", "yes", "t", "true", "n", "no", "f", "false"}
 # One part for each function: `allreduce:tree;broadcast:ring`.
 PER_FUNCTION = {"NCCL_ALGO", "NCCL_PROTO"}
 
@@ -106,8 +112,9 @@ RANGES: dict[str, tuple[int, int]] = {
     "NCCL_NTHREADS": (64, 512),
     "NCCL_MIN_CTAS": (1, 64),
     "NCCL_MAX_CTAS": (1, 64),
-    "NCCL_MIN_NCHANNELS": (1, 64),
-    "NCCL_MAX_NCHANNELS": (1, 64),
+    # AMD advises 112 on the MI300X.
+    "NCCL_MIN_NCHANNELS": (1, 128),
+    "NCCL_MAX_NCHANNELS": (1, 128),
     "NCCL_CGA_CLUSTER_SIZE": (0, 8),
     "NCCL_BUFFSIZE": (1, 1 << 31),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": (0, 3),

@@ -36,8 +36,8 @@ def status(where: tuple[str, int], deadline: float = DEADLINE) -> list[str]:
     answer = b""
     try:
         with socket.create_connection(where, timeout=deadline) as connection:
+            # Without half-closing: the service takes an end of input for a client that has gone.
             connection.sendall(_COMMAND)
-            connection.shutdown(socket.SHUT_WR)
             while len(answer) < _MOST and (left := end - time.monotonic()) > 0:
                 connection.settimeout(left)
                 part = connection.recv(8192)

@@ -101,6 +101,24 @@ def test_the_rank_behind_the_others_is_named() -> None:
     assert "rank 0 was waiting, rank 2 had finished" in sentence
 
 
+def test_the_few_that_are_ahead_of_most_are_named() -> None:
+    views = [view(0, entered=13), view(1, entered=14, last="broadcast fp32 n=1")]
+    views += [view(2, entered=13), view(3, entered=13)]
+    finding, sentence = explain_hang(views, "correctness", 30.0)
+    assert finding == "GC0902"
+    assert "rank 1 (pid 101) is ahead of the others (skipped an operation" in sentence
+    assert "ranks 0,2,3 were waiting" in sentence
+
+
+def test_ranks_in_different_operations_at_the_same_step_are_told_apart() -> None:
+    views = [view(0), view(1), view(2, last="broadcast fp32 n=1")]
+    finding, sentence = explain_hang(views, "correctness", 30.0)
+    assert finding == "GC0907"
+    assert sentence.endswith(
+        "rank 2 entered broadcast fp32 n=1; ranks 0,1 entered all_gather bf16 n=1021"
+    )
+
+
 def test_a_rank_in_the_kernel_is_named_unless_all_are() -> None:
     assert "state D" in explain_hang([view(0, state="D"), view(1)], "init", 5.0)[1]
     _, sentence = explain_hang([view(0, state="D"), view(1, state="D")], "init", 5.0)

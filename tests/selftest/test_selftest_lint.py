@@ -39,12 +39,16 @@ HOST = lint.Host(
 )
 
 
-def findings(*pairs: str, has_library: bool = True) -> dict[str, str]:
+NCCL = lint.Use(backend="nccl", library=22809)
+GLOO = lint.Use(backend="gloo", library=None)
+
+
+def findings(*pairs: str, use: lint.Use = NCCL) -> dict[str, str]:
     made = [
         Setting(name=pair.partition("=")[0], value=pair.partition("=")[2], origin="environment")
         for pair in pairs
     ]
-    named = lint.judge(made, [], KNOWN, HOST, has_library=has_library)
+    named = lint.judge(made, [], KNOWN, HOST, use)
     return {finding.id: finding.measured for _, finding in named}
 
 
@@ -68,7 +72,6 @@ FAULTS = [
     ("GC0508", ["NCCL_SOCKET_IFNAME=wlan"], "here are lo, eth0, eth1, ib0"),
     ("GC0508", ["NCCL_SOCKET_IFNAME==eth"], "here are"),
     ("GC0508", ["NCCL_SOCKET_IFNAME=^lo,eth,ib"], "here are"),
-    ("GC0508", ["GLOO_SOCKET_IFNAME=eth"], "here are"),
     ("GC0509", ["NCCL_IB_HCA=bnxt"], "here are mlx5_0"),
     ("GC0510", ["NCCL_TOPO_FILE=/gone.xml"], "no such file"),
     ("GC0510", ["NCCL_NET_PLUGIN=/gone/libnccl-net.so"], "no such file"),
@@ -94,7 +97,7 @@ def test_a_fault_has_its_own_finding(finding: str, pairs: list[str], said: str) 
 
 def test_a_line_that_is_no_setting() -> None:
     unread = [Unread(where="/etc/nccl.conf:3", text="NCCL_DEBUG INFO")]
-    ((_, finding),) = lint.judge([], unread, KNOWN, HOST, has_library=True)
+    ((_, finding),) = lint.judge([], unread, KNOWN, HOST, NCCL)
     assert (finding.id, finding.measured) == ("GC0514", "/etc/nccl.conf:3: NCCL_DEBUG INFO")
 
 
@@ -122,7 +125,12 @@ def test_every_kind_has_a_fault() -> None:
         "NCCL_SOCKET_IFNAME=eth",
         "NCCL_SOCKET_IFNAME==eth0",
         "NCCL_SOCKET_IFNAME=^lo,docker",
-        "GLOO_SOCKET_IFNAME=eth0,eth1",
+        "NCCL_SOCKET_IFNAME=x",
+        "NCCL_P2P_LEVEL=NVB",
+        "NCCL_P2P_LEVEL=PXN",
+        "NCCL_P2P_DISABLE=00",
+        "NCCL_MIN_NCHANNELS=112",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=true",
         "NCCL_IB_HCA=mlx5",
         "NCCL_IB_HCA==mlx5_1:1",
         "NCCL_IB_HCA=^mlx5_10",
@@ -146,21 +154,36 @@ def test_a_right_setting_has_no_finding(pair: str) -> None:
 
 
 def test_without_a_library_its_variables_are_left_alone() -> None:
-    assert findings("NCCL_ALGO=bogus", "NCCL_XYZZY=1", has_library=False) == {}
-    gloo = findings("GLOO_SOCKET_IFNAME=nope", has_library=False)
-    assert list(gloo) == ["GC0508"]
+    assert findings("NCCL_ALGO=bogus", "NCCL_XYZZY=1", use=GLOO) == {}
+    for wrong in ("nope", "eth", "eth0,nope"):
+        assert list(findings(f"GLOO_SOCKET_IFNAME={wrong}", use=GLOO)) == ["GC0508"]
+    assert findings("GLOO_SOCKET_IFNAME=eth0,eth1", use=GLOO) == {}
+
+
+def test_only_what_the_backend_reads_ends_a_run() -> None:
+    """A CUDA build that runs on Gloo has NCCL loaded, and does not start it."""
+    both = lint.Use(backend="gloo", library=22809)
+    assert findings("NCCL_SOCKET_IFNAME=nope", use=both) == {}
+    assert findings("GLOO_SOCKET_IFNAME=nope", use=NCCL) == {}
+    assert list(findings("NCCL_ALGO=bogus", use=both)) == ["GC0506"]
+
+
+def test_an_old_library_passes_over_an_algorithm_that_it_does_not_know() -> None:
+    old = lint.Use(backend="nccl", library=22005)
+    assert list(findings("NCCL_ALGO=bogus", use=old)) == ["GC0506"]
+    assert list(findings("NCCL_ALGO=bogus", use=NCCL)) == ["GC0505"]
 
 
 def test_a_machine_without_rdma_takes_any_name_of_a_card() -> None:
     bare = lint.Host(interfaces=["lo"], hcas={})
     setting = Setting(name="NCCL_IB_HCA", value="mlx5_0", origin="environment")
-    assert lint.judge([setting], [], KNOWN, bare, has_library=True) == []
+    assert lint.judge([setting], [], KNOWN, bare, NCCL) == []
 
 
 def test_names_that_were_renamed_in_this_library_are_judged_by_it() -> None:
     """An old library knows a name that newer ones have removed."""
     setting = Setting(name="NCCL_LL_THRESHOLD", value="1", origin="environment")
-    assert lint.judge([setting], [], KNOWN | {setting.name}, HOST, has_library=True) == []
+    assert lint.judge([setting], [], KNOWN | {setting.name}, HOST, NCCL) == []
 
 
 # ---------------------------------------------------------------- where settings come from
@@ -255,8 +278,7 @@ def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
         ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "GC0512", 0),
         ({"NCCL_SOCKET_IFNAM": "eth0"}, "GC0501", 0),
         ({"NCCL_TREE_THRESHOLD": "0"}, "GC0502", 0),
-        ({"NCCL_ALGO": "bogus"}, "GC0505", 1),
-        ({"NCCL_SOCKET_IFNAME": "nope0"}, "GC0508", 1),
+        ({"NCCL_ALGO": "bogus"}, "GC0506", 0),
     ],
 )
 def test_a_run_names_the_fault(

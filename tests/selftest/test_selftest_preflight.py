@@ -206,6 +206,17 @@ def test_what_only_gpus_need_is_not_asked_of_the_cpu() -> None:
         assert set(ids(damage(place()), GLOO)) <= of_every_run, finding
 
 
+def test_locked_memory_does_not_matter_to_cards_that_cannot_be_opened() -> None:
+    """/sys shows the cards of the host to every container."""
+    bare = change(nodes={name: node() for name in ("nvidia0", "nvidiactl", "nvidia-uvm")})
+    few = change(limits__memlock=8 << 20, rights=NO_LOCK)
+    assert ids(few(bare(h200())), NCCL) == ["GC0414"]
+
+
+def test_a_driver_that_does_not_tell_a_version_is_not_judged() -> None:
+    assert ids(change(driver__version="580-open")(h200()), NCCL) == []
+
+
 def test_a_gpu_in_exclusive_mode_takes_one_rank_alone() -> None:
     data = change(gpus__0__compute_mode="exclusive")(h200())
     assert ids(data, NCCL) == []

@@ -50,6 +50,13 @@ KINDS: dict[str, Kind] = {
         cause="a person, a scheduler or a time limit sent the signal",
         action="run it again: nothing was decided",
     ),
+    "GC0907": Kind(
+        level=FAIL,
+        title="ranks hang in different operations",
+        expected="every rank enters the same operations in the same order",
+        cause="a rank that skipped an operation, or that runs another program or version",
+        action="compare the named ranks with the others: version, environment, what they print",
+    ),
     "GC0908": Kind(
         level=FAIL,
         title="all ranks are in the same operation and none comes out",

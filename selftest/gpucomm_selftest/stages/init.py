@@ -39,6 +39,8 @@ def _store(context: RankContext, limit: datetime.timedelta) -> Any:
             "127.0.0.1", 0, context.world, True, timeout=limit, wait_for_workers=False
         )
         context.send("store", port=store.port)
+        # As many steps as on the others: who entered fewer is taken for the one that is behind.
+        context.enter("the store is open")
         return store
     context.enter("wait for the store of rank 0")
     port = context.receive()["port"]

@@ -59,7 +59,10 @@ def run(session: Session, deadline: float) -> StageResult:
         [Unread(**one) for one in data["unread"]],
         frozenset(data["names"]),
         lint.Host(interfaces=data["interfaces"], hcas=data["hcas"], gids=data["gids"]),
-        has_library=bool(library),
+        lint.Use(
+            backend=session.world.backend if session.world else session.options.backend,
+            library=libraries[0]["code"] if libraries else None,
+        ),
     )
     rows = []
     for setting in found:

@@ -121,7 +121,9 @@ def _memlock(data: Data, use: Use) -> Line:
     held = "IPC_LOCK" in data["rights"]["capabilities"]
     findings = []
     if use.backend == "nccl" and limit is not None and not held:
-        if data["rdma"] and limit < _MEMLOCK_RDMA:
+        # Without their nodes the cards cannot be used, and nothing is locked for them.
+        usable = any(name.startswith("infiniband/") for name in data["nodes"])
+        if data["rdma"] and usable and limit < _MEMLOCK_RDMA:
             cards = len({port["device"] for port in data["rdma"]})
             findings.append(found("GC0405", f"{size(limit)}, no IPC_LOCK, {cards} RDMA cards"))
         elif limit <= _MEMLOCK_LEAST:
@@ -244,7 +246,7 @@ def _driver(data: Data, use: Use) -> Line:
     findings: list[Finding] = []
     value = f"{driver['name']} {driver['version']}"
     mine = version(driver["version"])
-    if driver["name"] == "nvidia" and cuda and use.backend == "nccl":
+    if driver["name"] == "nvidia" and mine and cuda and use.backend == "nccl":
         least, own = floor_of(cuda), toolkit_driver(cuda)
         compat = data["libcuda"] and "compat" in Path(data["libcuda"]).parent.name
         library = version(re.sub(r".*\.so\.?", "", data["libcuda"] or ""))
@@ -352,12 +354,14 @@ def _with_torch(data: Data, probe: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _use(session: Session) -> Use:
+def _use(session: Session, nodes: Mapping[str, Any]) -> Use:
     world = session.world
     if world is None:
-        # Nothing was decided: what stands here may be why, so the GPU's part is judged too.
+        # Nothing was decided. Where GPUs were meant, what is wrong with them may stand here.
         asked = session.options.backend
-        return Use(backend="gloo" if asked == "gloo" else "nccl", ranks=1)
+        built = session.probe and (session.probe["cuda"] or session.probe["hip"])
+        meant = asked == "nccl" or (asked == "auto" and (built or nodes))
+        return Use(backend="nccl" if meant else "gloo", ranks=1)
     return Use(backend=world.backend, ranks=world.size, gpus=world.gpus)
 
 
@@ -365,7 +369,8 @@ def run(session: Session, deadline: float) -> StageResult:
     outcome = ask(session, STAGE.id, {}, deadline)
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
-    lines = judge(_with_torch(outcome.results[0], session.probe), _use(session))
+    data = outcome.results[0]
+    lines = judge(_with_torch(data, session.probe), _use(session, data["nodes"]))
     findings = [finding for line in lines for finding in line.findings]
     wrong = [line.check for line in lines if line.level in ("warn", "fail")]
     return StageResult(
