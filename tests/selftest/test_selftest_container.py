@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
 
 
+# Judged as for GPUs, which need not be there: Gloo takes no shared and no locked memory.
+PREFLIGHT = ("--stages", "preflight", "--backend", "nccl", "--json")
+
+
 @pytest.fixture
 def image_run(torch_run: Runner) -> Runner:
     if torch_run.image is None:
@@ -42,12 +46,12 @@ def test_what_the_container_lacks(
     image_run: Runner, options: list[str], finding: str, said: str
 ) -> None:
     image_run.options += options
-    done = image_run.run("--stages", "preflight", "--json")
+    done = image_run.run(*PREFLIGHT)
     found = {one["id"]: one["measured"] for one in done.json["findings"]}
     assert said in found[finding]
 
 
 def test_a_container_with_enough_has_no_finding(image_run: Runner) -> None:
     image_run.options += ["--shm-size", "2g"]
-    done = image_run.run("--stages", "preflight", "--json")
+    done = image_run.run(*PREFLIGHT)
     assert (done.code, done.json["findings"]) == (0, [])
