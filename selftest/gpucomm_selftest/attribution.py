@@ -26,22 +26,34 @@ class RankView:
     last: str  # the last operation that it said it entered
     entered: int  # how many operations it entered in this stage
     role: str = "rank"
+    host: str = ""  # empty where all ranks are on one host
     done: bool = False  # it finished the stage
     signal: int | None = None
     status: int | None = None  # exit status, where it exited by itself
+    lost: str = ""  # why its copy of the self-test cannot be asked any more
     ended_at: float = 0.0
     error: str | None = None
     error_at: float = 0.0
-    state: str = ""  # the letter of /proc/PID/stat
+    state: str = ""  # the letter of /proc/PID/stat, or `?` where its copy has gone silent
 
     @property
     def gone(self) -> bool:
-        return self.signal is not None or self.status is not None
+        return self.signal is not None or self.status is not None or bool(self.lost)
 
     @property
     def name(self) -> str:
         who = f"rank {self.rank}" if self.role == "rank" else f"the {self.role}"
-        return f"{who} (pid {self.pid})"
+        where = f" on {self.host}" if self.host else ""
+        return f"{who} (pid {self.pid}{where})"
+
+    @property
+    def end(self) -> str:
+        """How it ended, where it has."""
+        if self.lost:
+            return f"was lost: {self.lost}"
+        if self.signal is not None:
+            return f"was killed by {signal_name(self.signal)}"
+        return f"exited with status {self.status}"
 
 
 def signal_name(number: int) -> str:
@@ -81,19 +93,16 @@ def _others(views: Sequence[RankView], causes: Sequence[RankView]) -> str:
     return "; " + ", ".join(parts)
 
 
-def _end_of(view: RankView) -> str:
-    if view.signal is not None:
-        return f"was killed by {signal_name(view.signal)}"
-    return f"exited with status {view.status}"
-
-
 def first_causes(views: Sequence[RankView]) -> list[RankView]:
     """The ranks that stopped the others, or nothing if none died or raised.
 
-    A signal from outside or a crash comes before an abort (libraries abort when a peer has gone),
-    an abort before an exception, and an exception of its own before one that only says that a
-    peer has gone.
+    A lost copy comes before all, a signal from outside or a crash before an abort (libraries abort
+    when a peer has gone), an abort before an exception, and an exception of its own before one
+    that only says that a peer has gone.
     """
+    lost = [view for view in views if view.lost]
+    if lost:
+        return lost
     crashed = [v for v in views if v.signal is not None and v.signal != signal.SIGABRT]
     if crashed:
         return sorted(crashed, key=lambda v: (v.ended_at, v.rank))
@@ -115,8 +124,8 @@ def explain_failure(views: Sequence[RankView], stage: str) -> tuple[str, str]:
     if not causes:
         raise ValueError("no rank died or raised")
     if causes[0].gone and not (causes[0].error and causes[0].signal is None):
-        ends = [f"{view.name} {_end_of(view)} during {_where(view, stage)}" for view in causes]
-        return "GC0901", "; ".join(ends) + _others(views, causes)
+        ends = [f"{view.name} {view.end} during {_where(view, stage)}" for view in causes]
+        return "GC0706" if causes[0].lost else "GC0901", "; ".join(ends) + _others(views, causes)
     cause = causes[0]
     return (
         "GC0903",
@@ -131,6 +140,9 @@ def suspects(views: Sequence[RankView]) -> tuple[list[RankView], str]:
     stopped = [view for view in open_ones if view.state in ("T", "t")]
     if stopped:
         return stopped, "stopped (process state T: SIGSTOP or a debugger)"
+    silent = [view for view in open_ones if view.state == "?"]
+    if silent:
+        return silent, "silent with its copy of the self-test (stopped, or the network broke)"
     asleep = [view for view in open_ones if view.state == "D"]
     if asleep and len(asleep) < len(open_ones):
         return asleep, "in uninterruptible sleep (process state D: a driver or a disk)"

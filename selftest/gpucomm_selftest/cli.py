@@ -16,16 +16,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from gpucomm_selftest import __version__, bundle, explain, probing, report, text
-from gpucomm_selftest.errors import FAILED, PASSED, USAGE, SelftestError, UsageError
+from gpucomm_selftest import __version__, agent, bundle, explain, launcher, probing, report, text
+from gpucomm_selftest.errors import (
+    FAILED,
+    PASSED,
+    USAGE,
+    SelftestError,
+    UnusableError,
+    UsageError,
+)
 from gpucomm_selftest.files import check_writable, write_whole
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.interrupt import Interrupt
 from gpucomm_selftest.junit import junit
+from gpucomm_selftest.launcher import Launch
+from gpucomm_selftest.places import Here
 from gpucomm_selftest.stage import FAILED as STAGE_FAILED
 from gpucomm_selftest.stage import INTERRUPTED, NOT_REACHED, Session, Stage, StageResult
 from gpucomm_selftest.stage import PASSED as STAGE_PASSED
-from gpucomm_selftest.stages import STAGES
+from gpucomm_selftest.stages import STAGES, rendezvous
 
 # How long a tear-down may take: it is known to hang with some libraries.
 LEAVE_DEADLINE = 20.0
@@ -46,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpucomm-selftest",
         description="Is this machine, with this image, fit for distributed PyTorch training? "
-        "Starts its own ranks: one per visible GPU, or some on the CPU. "
+        "Under a launcher (torchrun, srun, mpirun, a Kubernetes job) each copy is one rank; "
+        "otherwise it starts its own ranks: one per visible GPU, or some on the CPU. "
         "`gpucomm-selftest explain GC0302` says what a finding means.",
         epilog="exit codes: 0 pass, 1 a check failed, 2 wrong usage, 3 environment unusable, "
         "124 a hang that was ended, 128+N interrupted by signal N",
@@ -59,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="ranks on every GPU: a functional test only, its speed means nothing",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=("auto", "none", *launcher.NAMES),
+        default="auto",
+        help="whose variables say which rank this copy is; none: it starts its own ranks "
+        "(default: auto)",
     )
     parser.add_argument(
         "--budget",
@@ -102,13 +119,29 @@ def _names(value: str | None, option: str) -> list[str]:
     return names
 
 
-def choose(asked: Sequence[str], skipped: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The stages to run in order, and those of them that only the others need."""
-    wanted = [name for name in STAGES if not asked or name in asked]
-    wanted = [name for name in wanted if name not in skipped]
+def choose(
+    asked: Sequence[str], skipped: Sequence[str], launched: bool = False
+) -> tuple[list[str], list[str]]:
+    """The stages to run in order, and those of them that only the others need.
+
+    Copies that a launcher started meet in any case; without a launcher there is nobody to meet.
+    """
+    meeting = rendezvous.STAGE.id
+    wanted = [
+        name
+        for name in STAGES
+        if name not in skipped and (name in asked or not (asked or name == meeting))
+    ]
     needed = list(wanted)
+    if launched and meeting not in needed:
+        if meeting in skipped:
+            raise UsageError(f"--skip {meeting}: a launcher started this copy; --launcher none")
+        needed.append(meeting)
+        wanted += [] if asked else [meeting]
     for name in needed:
         for need in STAGES[name].needs:
+            if need == meeting and not launched:
+                continue
             if need in skipped:
                 raise UsageError(f"--skip {need}: stage {name} needs it; skip {name} too")
             if need not in needed:
@@ -140,8 +173,18 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> argparse.Namespace:
         math.isfinite(options.timeout) and 0 < options.timeout < 1e6
     ):
         raise UsageError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
+    options.launch, options.partial = Launch(family="none"), None
+    try:
+        options.launch = launcher.detect(
+            environ, options.launcher, parent=os.getppid(), user=os.getuid()
+        )
+    except UnusableError as error:
+        options.partial = error
+    launcher.check_usage(options.launch, options.nproc, per_gpu)
     options.stage_ids, options.added_ids = choose(
-        _names(options.stages, "--stages"), _names(options.skip, "--skip")
+        _names(options.stages, "--stages"),
+        _names(options.skip, "--skip"),
+        options.launch.meets or options.partial is not None,
     )
     options.deadlines = {
         name: options.timeout or STAGES[name].deadline * BUDGETS[options.budget]
@@ -150,7 +193,8 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> argparse.Namespace:
     options.environ = environ
     options.verbose = options.verbose or options.debug
     for option in _FILES:
-        if getattr(options, option) is not None:
+        # Rank 0's copy writes them.
+        if getattr(options, option) is not None and options.launch.rank == 0:
             check_writable(Path(getattr(options, option)), f"--{option}")
     return options
 
@@ -166,16 +210,24 @@ class _Shown:
         self.quiet = quiet
         self.colour = _colour(sys.stdout)
         self.begun = False
+        # What ended before it was known what torch is: shown under the header.
+        self.early: list[StageResult] = []
 
     def lines(self, lines: Sequence[str]) -> None:
         if not self.quiet:
             _print("\n".join(lines) + "\n" if lines else "")
 
     def stage(self, session: Session, result: StageResult) -> None:
+        ids = session.options.stage_ids
+        self.early.append(result)
+        if not self.begun and result.id == rendezvous.STAGE.id and len(ids) > 1:
+            return
         if not self.begun:
             self.begun = True
             self.lines([*text.header(report.head(session)), ""])
-        self.lines(text.stage_lines(report.stage_as_json(result), self.colour))
+        for one in self.early:
+            self.lines(text.stage_lines(report.stage_as_json(one), self.colour))
+        self.early.clear()
 
     def end(self, made: report.Report) -> None:
         self.lines(text.ending(made, self.colour))
@@ -197,7 +249,9 @@ def _run_stage(session: Session, stage: Stage, before: Sequence[StageResult]) ->
         result.status = INTERRUPTED
         return result
     passed = {one.id for one in before if one.status == STAGE_PASSED}
-    missing = [need for need in stage.needs if need not in passed]
+    # Without a launcher nobody has to meet.
+    needs = [need for need in stage.needs if need in session.options.stage_ids]
+    missing = [need for need in needs if need not in passed]
     if missing:
         result.summary = f"needs {', '.join(missing)}"
         return result
@@ -232,6 +286,7 @@ def run(session: Session, show: _Shown) -> report.Report:
         after += probing.end(session)
         if session.crew is not None:
             after += session.crew.end()
+        session.here.close()
     return report.build(session, results, after, time.monotonic() - begin)
 
 
@@ -255,6 +310,47 @@ def _write_files(options: argparse.Namespace, made: report.Report, document: str
         content = bundle.bundle(made, options.environ, bundle.machine_files())
         # For its owner alone: what names a machine is not for every user of it.
         write_whole(Path(options.bundle), content, mode=0o600)
+
+
+def _lead(session: Session) -> int:
+    """Runs all stages, alone or for all copies. These hear last how it ended: a launcher ends
+    every copy when the first one has failed."""
+    code = FAILED
+    try:
+        show = _Shown(quiet=session.options.json)
+        made = run(session, show)
+        show.end(made)
+        document = json.dumps(made, indent=2) + "\n"
+        if session.options.json:
+            _print(document)
+        _write_files(session.options, made, document)
+        if session.options.debug:
+            _show_debug(made)
+        code = int(made["exit_code"])
+    finally:
+        if session.meeting is not None:
+            session.meeting.end(code)
+    return code
+
+
+def _follow(session: Session) -> int:
+    """Serves rank 0's copy, which has the report; one of its own only where rank 0 is lost."""
+    options, begin = session.options, time.monotonic()
+    deadline = options.deadlines[rendezvous.STAGE.id]
+    ended = agent.run(session.launch, deadline, options.environ, session.interrupt, session.log)
+    if ended.finding is None:
+        session.log(f"rank {session.launch.rank}: ends with exit code {ended.code}")
+        return ended.code
+    seconds = time.monotonic() - begin
+    result = rendezvous.failure(*ended.finding, deadline)
+    result.seconds = seconds
+    show = _Shown(quiet=options.json)
+    made = report.build(session, [result], [], seconds)
+    show.stage(session, result)
+    show.end(made)
+    if options.json:
+        _print(json.dumps(made, indent=2) + "\n")
+    return int(made["exit_code"])
 
 
 def _explain(argv: Sequence[str]) -> int:
@@ -302,18 +398,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(arguments, dict(os.environ))
         interrupt.install()
-        log = _log if options.verbose else lambda words: None
-        session = Session(options=options, interrupt=interrupt, log=log)
-        show = _Shown(quiet=options.json)
-        made = run(session, show)
-        show.end(made)
-        document = json.dumps(made, indent=2) + "\n"
-        if options.json:
-            _print(document)
-        _write_files(options, made, document)
-        if options.debug:
-            _show_debug(made)
-        return int(made["exit_code"])
+        session = Session(
+            options=options,
+            interrupt=interrupt,
+            log=_log if options.verbose else lambda words: None,
+            notice=_log,
+            here=Here(),
+            launch=options.launch,
+            partial=options.partial,
+        )
+        return _follow(session) if options.launch.rank else _lead(session)
     except SelftestError as error:
         _log(f"{error} (see --help)" if error.exit_code == USAGE else str(error))
         return error.exit_code

@@ -1,32 +1,21 @@
-"""Starts the rank processes, gives them work under a deadline, and ends every one of them.
+"""Gives the rank processes work under a deadline, and ends every one of them.
 
-The only module that handles processes. It must not import torch and must not know what a stage
-does: it carries commands one way and JSON lines the other, and tells how the ranks ended.
+It must not import torch and must not know what a stage does or where a process sits: it carries
+commands one way and JSON lines the other, and tells how the ranks ended.
 """
 
 import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
+import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gpucomm_selftest.attribution import RankView, explain_failure, explain_hang, signal_name
-from gpucomm_selftest.environment import rank_environment
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.interrupt import Interrupt
-
-# A json.py or torch.py in the current directory must not be taken for the real one, and before
-# Python 3.11 nothing else keeps that directory off the path.
-_PROGRAM = (
-    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; "
-    "from gpucomm_selftest.rank import main; main(sys.argv[2:])"
-)
+from gpucomm_selftest.places import Place
+from gpucomm_selftest.seat import Seat
 
 _TICK = 0.05
 # How long the others may take to say what they saw after the first one died or raised.
@@ -54,18 +43,13 @@ class Outcome:
 class _Member:
     """One rank process and what it has said so far."""
 
-    def __init__(
-        self, rank: int, role: str, process: "subprocess.Popen[bytes]", channel: int
-    ) -> None:
+    def __init__(self, rank: int, role: str, seat: Seat) -> None:
         self.rank = rank
         self.role = role
-        self.process = process
-        self.channel = channel
+        self.seat = seat
         self.partial = b""
         self.output = bytearray()
         self.greeted = False
-        self.signal: int | None = None
-        self.status: int | None = None
         self.ended_at = 0.0
         self.left = False
         self.start_work()
@@ -79,34 +63,13 @@ class _Member:
 
     @property
     def gone(self) -> bool:
-        return self.signal is not None or self.status is not None
+        seat = self.seat
+        return seat.signal is not None or seat.status is not None or bool(seat.lost)
 
     def look(self, now: float) -> None:
-        """Notes its end without reaping it: as long as it is a zombie, its process group id
-        cannot become somebody else's."""
-        if self.gone:
-            return
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        try:
-            info = os.waitid(os.P_PID, self.process.pid, options)
-        except ChildProcessError:
-            self.status, self.ended_at = -1, now
-            return
-        if info is None:
-            return
-        if info.si_code == os.CLD_EXITED:
-            self.status = info.si_status
-        else:
-            self.signal = info.si_status
-        self.ended_at = now
-
-    def state(self) -> str:
-        """The letter of /proc/PID/stat, after the name, which may contain anything."""
-        try:
-            text = Path(f"/proc/{self.process.pid}/stat").read_text(errors="replace")
-        except OSError:
-            return ""
-        return text.rpartition(")")[2].strip()[:1]
+        if not self.gone:
+            self.seat.look()
+            self.ended_at = now
 
     def view(self) -> RankView:
         error = None
@@ -116,16 +79,18 @@ class _Member:
         return RankView(
             rank=self.rank,
             role=self.role,
-            pid=self.process.pid,
+            pid=self.seat.pid,
+            host=self.seat.host,
             last=self.last,
             entered=self.entered,
             done=self.result is not None,
-            signal=self.signal,
-            status=self.status,
+            signal=self.seat.signal,
+            status=self.seat.status,
+            lost=self.seat.lost,
             ended_at=self.ended_at,
             error=error,
             error_at=self.error_at,
-            state="" if self.gone else self.state(),
+            state="" if self.gone else self.seat.state(),
         )
 
     def tail(self) -> list[str]:
@@ -133,78 +98,55 @@ class _Member:
 
 
 class Crew:
+    """One process at each of `places`, by rank."""
+
     def __init__(
         self,
         *,
-        size: int,
+        places: Sequence[Place],
         role: str,
         environment_of: Callable[[int], Mapping[str, str]],
         interrupt: Interrupt,
         log: Callable[[str], None],
+        capture: bool = False,
         ask_of_hang: Callable[[], list[str]] = list,
     ) -> None:
-        self.size = size
+        self.size = len(places)
         self.role = role
+        self._places = places
         self._environment_of = environment_of
+        self._capture = capture
         self._interrupt = interrupt
         self._ask_of_hang = ask_of_hang
         self._log = log
         self._members: list[_Member] = []
-        self._selector = selectors.DefaultSelector()
         self._ended = False
+        # What the collective library wrote on each rank of a crew that was stopped.
+        self.logs: dict[int, str] = {}
 
     @property
     def pids(self) -> dict[int, int]:
-        return {member.rank: member.process.pid for member in self._members}
+        return {member.rank: member.seat.pid for member in self._members}
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        return {member.rank: member.seat.host for member in self._members}
 
     def start(self) -> None:
-        for rank in range(self.size):
-            self._members.append(self._start_one(rank))
-            self._log(f"{self.role} {rank} pid {self._members[-1].process.pid}")
-
-    def _start_one(self, rank: int) -> _Member:
-        reading, writing = os.pipe()
-        try:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _PROGRAM,
-                    "gpucomm_selftest.rank",
-                    *("--role", self.role),
-                    *("--rank", str(rank)),
-                    *("--world", str(self.size)),
-                    *("--channel", str(writing)),
-                    *("--parent", str(os.getpid())),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(writing,),
-                start_new_session=True,
-                env=rank_environment(os.environ, self._environment_of(rank)),
+        for rank, place in enumerate(self._places):
+            seat = place.start(
+                rank=rank,
+                role=self.role,
+                size=self.size,
+                environment=self._environment_of(rank),
+                capture=self._capture,
             )
-        except BaseException:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
-        member = _Member(rank, self.role, process, reading)
-        os.set_blocking(reading, False)
-        self._selector.register(reading, selectors.EVENT_READ, (member, True))
-        if process.stdout is not None:
-            os.set_blocking(process.stdout.fileno(), False)
-            self._selector.register(process.stdout, selectors.EVENT_READ, (member, False))
-        return member
+            self._members.append(_Member(rank, self.role, seat))
+            # Of another copy it is not known yet.
+            self._log(f"{self.role} {rank} {f'pid {seat.pid}' if seat.pid else 'is asked for'}")
 
     def tell(self, rank: int, **command: Any) -> None:
-        stdin = self._members[rank].process.stdin
-        if stdin is None:
-            return
-        try:
-            stdin.write((json.dumps(command) + "\n").encode())
-            stdin.flush()
-        except OSError:
+        if not self._members[rank].seat.tell(command):
             # It has gone: the loop will see how.
             self._log(f"{self.role} {rank} does not take commands any more")
 
@@ -254,16 +196,20 @@ class Crew:
             name = signal_name(self._interrupt.signal or 0)
             finding = found("GC0906", f"the self-test got {name} during {stage}")
         findings = [finding, *self.end()]
+        texts = {member.rank: member.seat.log() for member in self._members}
+        self.logs = {rank: text for rank, text in texts.items() if text}
         ranks = [
             {
                 "rank": view.rank,
                 "name": view.name,
                 "pid": view.pid,
+                "host": view.host,
                 "last_entered": view.last,
                 "entered": view.entered,
                 "done": view.done,
                 "signal": None if view.signal is None else signal_name(view.signal),
                 "exit_status": view.status,
+                "lost": view.lost,
                 "state": view.state,
                 "error": view.error,
                 "traceback": member.error and member.error.get("traceback"),
@@ -283,31 +229,28 @@ class Crew:
         for member in self._members:
             # Before its greeting it has no handler and would die of the signal.
             if member.greeted and not member.gone:
-                os.kill(member.process.pid, signal.SIGUSR1)
+                member.seat.ask_stacks()
         end = time.monotonic() + _STACKS
         while time.monotonic() < end:
             self._turn(None)
 
     def _turn(self, on_event: OnEvent | None) -> None:
         """Reads what there is, waiting a moment at most."""
-        if not self._selector.get_map():
-            time.sleep(_TICK)
-        for key, _ in self._selector.select(_TICK):
-            member, is_channel = key.data
-            try:
-                data = os.read(key.fd, 65536)
-            except BlockingIOError:
-                continue
-            if not data:
-                self._selector.unregister(key.fileobj)
-            elif is_channel:
-                self._take(member, data, on_event)
-            else:
-                member.output += data
-                del member.output[:-_OUTPUT_KEPT]
+        waiting = select.poll()
+        sources = {source for member in self._members for source in member.seat.sources()}
+        for source in sources:
+            waiting.register(source, select.POLLIN)
+        # With nothing to wait for this is a pause.
+        waiting.poll(_TICK * 1000)
         now = time.monotonic()
+        # Before the pipes are read: of what has ended, everything it said is there by now.
         for member in self._members:
             member.look(now)
+        for member in self._members:
+            said, printed = member.seat.drain()
+            self._take(member, said, on_event)
+            member.output += printed
+            del member.output[:-_OUTPUT_KEPT]
 
     def _take(self, member: _Member, data: bytes, on_event: OnEvent | None) -> None:
         *lines, member.partial = (member.partial + data).split(b"\n")
@@ -343,13 +286,11 @@ class Crew:
         unclean = []
         for member in self._members:
             where = "after destroy_process_group" if member.left else "in destroy_process_group"
-            name = member.view().name
+            view = member.view()
             if not member.gone:
-                unclean.append(f"{name} was still there after {deadline:g} s, {where}")
-            elif member.signal is not None:
-                unclean.append(f"{name} was killed by {signal_name(member.signal)} {where}")
-            elif member.status != 0:
-                unclean.append(f"{name} exited with status {member.status} {where}")
+                unclean.append(f"{view.name} was still there after {deadline:g} s, {where}")
+            elif view.status != 0:
+                unclean.append(f"{view.name} {view.end} {where}")
         findings = self.end()
         if unclean and self._interrupt.signal is None:
             findings.insert(0, found("GC0904", "; ".join(unclean)))
@@ -361,33 +302,16 @@ class Crew:
             return []
         self._ended = True
         for member in self._members:
-            # The whole group, also where its leader has gone: a rank may have started others.
-            try:
-                os.killpg(member.process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                self._log(f"{self.role} {member.rank}: its process group has gone")
+            # Also where it has gone itself: it may have started others.
+            member.seat.kill()
         end = time.monotonic() + _KILL
         while not all(m.gone for m in self._members) and time.monotonic() < end:
             self._turn(None)
         left = []
         for member in self._members:
-            if member.gone:
-                member.process.wait()
-            else:
+            if not member.gone:
                 left.append(member.view().name)
-            self._close(member)
-        self._selector.close()
+            member.seat.close()
         if left:
             return [found("GC0905", f"{', '.join(left)} still there {_KILL:g} s after SIGKILL")]
         return []
-
-    @staticmethod
-    def _close(member: _Member) -> None:
-        os.close(member.channel)
-        for stream in (member.process.stdin, member.process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:
-                    # Unwritten commands for a process that has gone.
-                    continue

@@ -79,6 +79,7 @@ def settings(session: Session) -> dict[str, Any]:
         "backend": options.backend,
         "nproc": options.nproc,
         "ranks_per_gpu": options.ranks_per_gpu,
+        "launcher": session.launch.as_json(),
         "budget": options.budget,
         "timeout": options.timeout,
         "stages": options.stage_ids,
@@ -92,6 +93,12 @@ def describe_world(session: Session) -> dict[str, Any] | None:
     world = session.world
     if world is None:
         return None
+    environments = [world.environment_of(rank) for rank in range(world.size)]
+    by_rank = [
+        name
+        for name in sorted({name for one in environments for name in one})
+        if len({one.get(name) for one in environments}) > 1
+    ]
     return {
         "size": world.size,
         "backend": world.backend,
@@ -99,21 +106,19 @@ def describe_world(session: Session) -> dict[str, Any] | None:
         "gpus": world.gpus,
         "functional_only": world.shares_gpus,
         "environment_set": {
-            name: value
-            for name, value in world.environment_of(0).items()
-            # Another value on every rank.
-            if name != "NCCL_HOSTID"
+            name: value for name, value in environments[0].items() if name not in by_rank
         }
-        | ({"NCCL_HOSTID": "another on every rank"} if _has_hostid(session) else {}),
+        | dict.fromkeys(by_rank, "its own on every rank"),
         "ranks": [
-            {"rank": rank, "pid": pid, "gpu": world.gpu_of(rank)}
+            {
+                "rank": rank,
+                "pid": pid,
+                "gpu": world.gpu_of(rank),
+                "host": session.crew.hosts[rank] if session.crew else "",
+            }
             for rank, pid in sorted((session.crew.pids if session.crew else {}).items())
         ],
     }
-
-
-def _has_hostid(session: Session) -> bool:
-    return session.world is not None and "NCCL_HOSTID" in session.world.environment_of(0)
 
 
 def stage_as_json(result: StageResult) -> dict[str, Any]:

@@ -17,7 +17,12 @@ from gpucomm_selftest.findings import FAIL, Finding
 
 if TYPE_CHECKING:
     from gpucomm_selftest.crew import Crew, Outcome
+    from gpucomm_selftest.errors import UnusableError
     from gpucomm_selftest.interrupt import Interrupt
+    from gpucomm_selftest.launcher import Launch
+    from gpucomm_selftest.meeting import Meeting
+    from gpucomm_selftest.places import Here
+    from gpucomm_selftest.sites import Site
     from gpucomm_selftest.world import World
 
 # What a stage can end with. The last three mean that it decided nothing.
@@ -49,10 +54,31 @@ class Session:
     options: argparse.Namespace
     interrupt: "Interrupt"
     log: Callable[[str], None]
-    probe: dict[str, Any] | None = None
+    # What a person who waits should know, also without --verbose.
+    notice: Callable[[str], None]
+    here: "Here"
+    # Who started this copy, or what is wrong with what it was told of that.
+    launch: "Launch"
+    partial: "UnusableError | None" = None
+    meeting: "Meeting | None" = None
+    # Where the stages before the ranks look around, and what torch is at each.
+    sites: "tuple[Site, ...]" = ()
+    probes: list[dict[str, Any]] = field(default_factory=list)
     world: "World | None" = None
     crew: "Crew | None" = None
     probe_crew: "Crew | None" = None
+
+    @property
+    def met(self) -> bool:
+        """Whether all ranks are where this copy can start them."""
+        if self.meeting is not None:
+            return self.meeting.whole
+        return self.partial is None and not self.launch.meets
+
+    @property
+    def probe(self) -> dict[str, Any] | None:
+        """What torch is in this copy, once that is known."""
+        return self.probes[0] if self.probes else None
 
 
 @dataclass(kw_only=True)

@@ -121,6 +121,10 @@ def header(report: Mapping[str, Any]) -> Lines:
         lines += _field("ranks", ranks)
     else:
         lines += _field("backend", f"{settings['backend']} (asked for)")
+    launch = settings["launcher"]
+    if launch["family"] != "none":
+        met = f", they meet at {launch['address']}" if launch["address"] else ""
+        lines += _field("launcher", f"{launch['family']}: {launch['copies']} copies{met}")
     if report["versions"]:
         lines += _version_lines(report["versions"])
     stages = ", ".join(f"{one} {settings['deadlines'][one]:g} s" for one in settings["stages"])

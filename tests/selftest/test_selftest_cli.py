@@ -36,7 +36,10 @@ from gpucomm_selftest.stages import STAGES
         (["--bundle", ""], "--bundle .: it is a folder"),
         (["--timeout", "0"], "--timeout 0: give a number of seconds above 0"),
         (["--timeout", "nan"], "--timeout nan: give a number of seconds above 0"),
-        (["--stages", "bandwith"], "--stages bandwith: no such stage; there are versions, "),
+        (
+            ["--stages", "bandwith"],
+            "--stages bandwith: no such stage; there are rendezvous, versions",
+        ),
         (["--stages", ","], "--stages: names no stage"),
         (["--skip", "x"], "--skip x: no such stage"),
         (["--skip", "init"], "--skip init: stage pairs needs it; skip pairs too"),
@@ -65,18 +68,29 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_stages_bring_what_they_need_in_order() -> None:
     three = ["versions", "init", "correctness"]
-    assert choose([], []) == (list(STAGES), [])
+    alone = [one for one in STAGES if one != "rendezvous"]
+    assert choose([], []) == (alone, [])
     assert choose(["correctness"], []) == (three, ["versions", "init"])
     assert choose(["init", "versions"], []) == (["versions", "init"], [])
-    assert choose([], ["correctness"]) == ([one for one in STAGES if one != "correctness"], [])
+    assert choose([], ["correctness"]) == ([one for one in alone if one != "correctness"], [])
+    assert choose(["rendezvous"], []) == (["rendezvous"], [])
     with pytest.raises(UsageError):
         choose(["correctness"], ["init"])
 
 
+def test_copies_of_a_launcher_always_meet_first() -> None:
+    assert choose([], [], True) == (list(STAGES), [])
+    assert choose(["lint"], [], True)[0] == ["rendezvous", "versions", "lint"]
+    assert choose(["lint"], [], True)[1] == ["rendezvous", "versions"]
+    with pytest.raises(UsageError):
+        choose([], ["rendezvous"], True)
+
+
 def test_timeout_is_the_deadline_of_each_stage(tmp_path: Path) -> None:
     options = parse(["--timeout", "7", "--output", str(tmp_path / "r")], {})
-    assert options.deadlines == dict.fromkeys(STAGES, 7.0)
-    assert parse([], {}).deadlines == {one.id: one.deadline for one in STAGES.values()}
+    assert options.deadlines == dict.fromkeys(options.stage_ids, 7.0)
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert parse([], place).deadlines == {one.id: one.deadline for one in STAGES.values()}
 
 
 def test_the_budget_multiplies_the_deadlines_and_a_timeout_replaces_them() -> None:

@@ -71,6 +71,7 @@ def base() -> dict[str, Any]:
             "backend": "auto",
             "nproc": None,
             "ranks_per_gpu": None,
+            "launcher": {"family": "none", "copies": 1, "rank": 0, "address": None, "ports": []},
             "budget": "quick",
             "timeout": None,
             "stages": ["versions", "init", "correctness"],
@@ -176,7 +177,7 @@ def hung() -> dict[str, Any]:
 def shared() -> dict[str, Any]:
     made = copy.deepcopy(passed())
     made["world"].update(size=4, gpus=1, functional_only=True)
-    made["world"]["environment_set"]["NCCL_HOSTID"] = "another on every rank"
+    made["world"]["environment_set"]["NCCL_HOSTID"] = "its own on every rank"
     made["findings"] = [told("GC0108", "4 ranks on 1 GPU, by NCCL_HOSTID=x", "versions")]
     return made
 

@@ -11,6 +11,7 @@ from gpucomm_selftest.kinds import (
     lint,
     preflight,
     processes,
+    rendezvous,
     topology,
     versions,
 )
@@ -25,6 +26,7 @@ _TABLES = (
     preflight.KINDS,
     lint.KINDS,
     processes.KINDS,
+    rendezvous.KINDS,
 )
 
 KINDS: dict[str, Kind] = {

@@ -127,6 +127,17 @@ KINDS: dict[str, Kind] = {
         cause="a GPU newer or older than this build of torch was made for",
         action="use the image line that measured names: docker run --gpus all IMAGE",
     ),
+    "GC0116": Kind(
+        level=FAIL,
+        title="ranks would not use the same backend",
+        expected="GPUs on every rank, or on none",
+        cause="a host or container that was started without its GPUs, another image, or a variable "
+        "that hides them there",
+        action="start the named ranks as the others: docker run --gpus all; or give all of them "
+        "--backend gloo",
+        kubernetes="the same resources: {limits: …} in every pod",
+        slurm="srun --gpus-per-task=1, in an allocation whose nodes all have GPUs",
+    ),
     "GC0117": Kind(
         level=FAIL,
         title="a variable names GPUs that torch does not see",

@@ -8,6 +8,7 @@ from gpucomm_selftest.stages import (
     lint,
     pairs,
     preflight,
+    rendezvous,
     topology,
     versions,
 )
@@ -15,6 +16,7 @@ from gpucomm_selftest.stages import (
 STAGES: dict[str, Stage] = {
     stage.id: stage
     for stage in (
+        rendezvous.STAGE,
         versions.STAGE,
         preflight.STAGE,
         libraries.STAGE,

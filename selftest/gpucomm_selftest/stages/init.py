@@ -7,7 +7,7 @@ import datetime
 import inspect
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpucomm_selftest import ras, transports
@@ -29,14 +29,15 @@ _MARGIN = 120.0
 _SETTLE = 0.2
 
 
-def _store(context: RankContext, limit: datetime.timedelta) -> Any:
-    """The meeting point, on a port that the system picks: no race for a free one."""
+def _store(context: RankContext, limit: datetime.timedelta, address: str) -> Any:
+    """The meeting point, on a port that the system picks: no race for a free one. Rank 0 serves
+    it at all its addresses."""
     import torch.distributed as dist
 
     if context.rank == 0:
         context.enter("open the store")
         store = dist.TCPStore(
-            "127.0.0.1", 0, context.world, True, timeout=limit, wait_for_workers=False
+            address, 0, context.world, True, timeout=limit, wait_for_workers=False
         )
         context.send("store", port=store.port)
         # As many steps as on the others: who entered fewer is taken for the one that is behind.
@@ -45,9 +46,7 @@ def _store(context: RankContext, limit: datetime.timedelta) -> Any:
     context.enter("wait for the store of rank 0")
     port = context.receive()["port"]
     context.enter("connect to the store")
-    return dist.TCPStore(
-        "127.0.0.1", port, context.world, False, timeout=limit, wait_for_workers=False
-    )
+    return dist.TCPStore(address, port, context.world, False, timeout=limit, wait_for_workers=False)
 
 
 def _open_device(context: RankContext, gpu: int | None) -> Any:
@@ -86,7 +85,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
     device = _open_device(context, args["gpu"])
     context_seconds = lap()
     limit = datetime.timedelta(seconds=args["deadline"] + _MARGIN)
-    store = _store(context, limit)
+    store = _store(context, limit, args["address"])
     store_seconds = lap()
     options: dict[str, Any] = {}
     takes_device = "device_id" in inspect.signature(dist.init_process_group).parameters
@@ -123,21 +122,33 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+Libraries = Sequence[Mapping[str, Any]]
+
+
+def _named(libraries: Libraries) -> str:
+    named = sorted(f"{one['path']} ({one['version']})" for one in libraries)
+    return ", ".join(named) or "none"
+
+
+def _expected(session: Session) -> Callable[[int], Libraries]:
+    """What the probe of its site had mapped, for each rank."""
+    number_of = {rank: at for at, site in enumerate(session.sites) for rank in site.ranks}
+    return lambda rank: session.probes[number_of.get(rank, 0)]["libraries"]
+
+
 def judge(
-    results: Mapping[int, Mapping[str, Any]], probe_libraries: list[dict[str, Any]]
+    results: Mapping[int, Mapping[str, Any]], expected: Callable[[int], Libraries]
 ) -> list[Finding]:
     """Looks for the odd rank out, by what each process had mapped after its first collective."""
     findings = []
-    known = {(one["path"], one["version"]) for one in probe_libraries}
-    odd = []
+    odd: dict[str, list[str]] = {}
     for rank, result in sorted(results.items()):
-        mapped = {(one["path"], one["version"]) for one in result["libraries"]}
+        mapped, known = _named(result["libraries"]), _named(expected(rank))
         if mapped != known:
-            names = ", ".join(sorted(f"{path} ({version})" for path, version in mapped)) or "none"
-            odd.append(f"rank {rank}: {names}")
-    if odd:
-        names = ", ".join(sorted(f"{path} ({version})" for path, version in known)) or "none"
-        findings.append(found("GC0105", f"before init: {names}; {'; '.join(odd)}"))
+            odd.setdefault(known, []).append(f"rank {rank}: {mapped}")
+    findings += [
+        found("GC0105", f"before init: {known}; {'; '.join(said)}") for known, said in odd.items()
+    ]
     wrong = [
         f"rank {rank}: {result['first_result']:g}"
         for rank, result in sorted(results.items())
@@ -158,23 +169,18 @@ def _ras(world: World, environ: Mapping[str, str]) -> Callable[[], list[str]]:
 
 
 def run(session: Session, deadline: float) -> StageResult:
-    world, probe = session.world, session.probe
-    if world is None or probe is None:
+    world = session.world
+    if world is None or not session.probes:
         raise RuntimeError("init runs after versions")
     left = end(session)
-    # Kept by the crew, and gone with it.
-    folder = transports.Folder() if world.backend == "nccl" else None
-    captured = folder.environment(session.options.environ) if folder else {}
-
-    def environment_of(rank: int, kept: transports.Folder | None = folder) -> dict[str, str]:
-        return {**world.environment_of(rank), **captured}
-
+    meeting = session.meeting
     crew = session.crew = Crew(
-        size=world.size,
+        places=meeting.places(session.here) if meeting else [session.here] * world.size,
         role="rank",
-        environment_of=environment_of,
+        environment_of=world.environment_of,
         interrupt=session.interrupt,
         log=session.log,
+        capture=world.backend == "nccl",
         ask_of_hang=_ras(world, session.options.environ),
     )
     crew.start()
@@ -191,18 +197,14 @@ def run(session: Session, deadline: float) -> StageResult:
             "backend": world.backend,
             "gpu": world.gpu_of(rank),
             "deadline": longest,
+            "address": meeting.address_for(rank) if meeting else "127.0.0.1",
         },
         deadline,
         pass_on,
     )
     if outcome.ended:
         result = stopped(STAGE.id, deadline, outcome)
-        texts = folder.texts() if folder else {}
-        logs = {
-            rank: transports.parse(texts[pid]).as_json()
-            for rank, pid in crew.pids.items()
-            if pid in texts
-        }
+        logs = {rank: transports.parse(text).as_json() for rank, text in crew.logs.items()}
         result.findings += transports.judge_warnings(logs)
         return result
     rows = [
@@ -222,7 +224,7 @@ def run(session: Session, deadline: float) -> StageResult:
     logs = {rank: result["log"] for rank, result in outcome.results.items() if result["log"]}
     ways = transports.summary(logs)
     measured += f"; {ways}" if ways else ""
-    findings = [*left, *judge(outcome.results, probe["libraries"])]
+    findings = [*left, *judge(outcome.results, _expected(session))]
     if not findings:
         findings = [found("GC0201", measured)]
     findings += transports.judge(logs, session.options.environ, world.shares_gpus)
@@ -239,7 +241,7 @@ def run(session: Session, deadline: float) -> StageResult:
 STAGE = Stage(
     id="init",
     title="process group on every rank",
-    needs=("versions",),
+    needs=("rendezvous", "versions"),
     deadline=120.0,
     run=run,
     work=work,

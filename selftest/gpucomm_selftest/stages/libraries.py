@@ -12,6 +12,7 @@ from typing import Any
 from gpucomm_selftest import libraries
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.probing import ask
+from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
 
 _COLLECTIVE = ("nccl", "rccl")
@@ -94,12 +95,18 @@ def judge(data: Mapping[str, Any], version: str | None) -> list[Finding]:
 
 
 def run(session: Session, deadline: float) -> StageResult:
-    outcome = ask(session, STAGE.id, {}, deadline)
+    outcome = ask(session, STAGE.id, lambda site: {}, deadline)
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
+    known = [next(iter(probe["libraries"]), None) for probe in session.probes]
+
+    def judge_site(site: int) -> list[Finding]:
+        one = known[site]
+        return judge(outcome.results[site], one["version"] if one else None)
+
+    findings = over(session.sites, judge_site)
+    # The table is that of rank 0's site.
     data = outcome.results[0]
-    known = session.probe["libraries"] if session.probe else []
-    findings = judge(data, known[0]["version"] if known else None)
     rows = [{**one, "owner": owner(one)} for one in data["loaded"]]
     needed = data["symbols"]["needed"]
     has = f"{needed - len(data['symbols']['missing'])} of {needed} symbols found"

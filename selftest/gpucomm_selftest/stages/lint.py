@@ -12,11 +12,12 @@ from typing import Any
 
 from gpucomm_selftest import lint
 from gpucomm_selftest.elf import ElfError
-from gpucomm_selftest.findings import LEVELS, PASS
+from gpucomm_selftest.findings import LEVELS, PASS, Finding
 from gpucomm_selftest.machine.network import interfaces, rdma_ports
 from gpucomm_selftest.names import known_names
 from gpucomm_selftest.probing import ask
 from gpucomm_selftest.settings import Setting, Unread, settings
+from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
 
 
@@ -47,28 +48,37 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(session: Session, deadline: float) -> StageResult:
-    libraries = session.probe["libraries"] if session.probe else []
-    library = libraries[0]["path"] if libraries else ""
-    outcome = ask(session, STAGE.id, {"library": library}, deadline)
+    loaded: list[dict[str, Any]] = [next(iter(probe["libraries"]), {}) for probe in session.probes]
+    outcome = ask(
+        session,
+        STAGE.id,
+        lambda site: {"library": loaded[site].get("path", "")},
+        deadline,
+    )
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
-    data = outcome.results[0]
+
+    def judge(site: int) -> list[tuple[str, Finding]]:
+        data, library = outcome.results[site], loaded[site]
+        return lint.judge(
+            [Setting(**one) for one in data["settings"]],
+            [Unread(**one) for one in data["unread"]],
+            frozenset(data["names"]),
+            lint.Host(interfaces=data["interfaces"], hcas=data["hcas"], gids=data["gids"]),
+            lint.Use(
+                backend=session.world.backend if session.world else session.options.backend,
+                library=library.get("code"),
+            ),
+        )
+
+    # The table is that of rank 0's site.
+    data, named = outcome.results[0], judge(0)
     found = [Setting(**one) for one in data["settings"]]
-    named = lint.judge(
-        found,
-        [Unread(**one) for one in data["unread"]],
-        frozenset(data["names"]),
-        lint.Host(interfaces=data["interfaces"], hcas=data["hcas"], gids=data["gids"]),
-        lint.Use(
-            backend=session.world.backend if session.world else session.options.backend,
-            library=libraries[0]["code"] if libraries else None,
-        ),
-    )
     rows = []
     for setting in found:
         levels = [finding.level for name, finding in named if name == setting.name]
         rows.append({**vars(setting), "level": max(levels, key=LEVELS.index, default=PASS)})
-    findings = [finding for _, finding in named]
+    findings = over(session.sites, lambda site: [finding for _, finding in judge(site)])
     names = f"{len(data['names'])} names known" if data["names"] else "no names to compare with"
     summary = f"{len(found)} settings, {names}" + (f" ({data['problem']})" * bool(data["problem"]))
     return StageResult(

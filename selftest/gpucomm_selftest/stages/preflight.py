@@ -17,6 +17,7 @@ from gpucomm_selftest.driver_table import floor_of, newest_cuda, toolkit_driver,
 from gpucomm_selftest.findings import LEVELS, PASS, Finding, found
 from gpucomm_selftest.machine import devices, memory, network, rights
 from gpucomm_selftest.probing import ask
+from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
 
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
@@ -341,9 +342,8 @@ def judge(data: Data, use: Use) -> list[Line]:
     return [check(data, use) for check in CHECKS]
 
 
-def _with_torch(data: Data, probe: Mapping[str, Any] | None) -> dict[str, Any]:
+def _with_torch(data: Data, seen: Mapping[str, Any]) -> dict[str, Any]:
     """What the probe's torch adds: nothing where it could not be imported."""
-    seen = probe or {}
     return {
         **data,
         "cuda": seen.get("cuda"),
@@ -354,7 +354,7 @@ def _with_torch(data: Data, probe: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _use(session: Session, nodes: Mapping[str, Any]) -> Use:
+def _use(session: Session, site: int, nodes: Mapping[str, Any]) -> Use:
     world = session.world
     if world is None:
         # Nothing was decided. Where GPUs were meant, what is wrong with them may stand here.
@@ -362,17 +362,32 @@ def _use(session: Session, nodes: Mapping[str, Any]) -> Use:
         built = session.probe and (session.probe["cuda"] or session.probe["hip"])
         meant = asked == "nccl" or (asked == "auto" and (built or nodes))
         return Use(backend="nccl" if meant else "gloo", ranks=1)
-    return Use(backend=world.backend, ranks=world.size, gpus=world.gpus)
+    # What a container gives is for the ranks in it.
+    ranks = session.sites[site].ranks or tuple(range(world.size))
+    indexes = {world.gpu_of(rank) for rank in ranks} - {None}
+    return Use(backend=world.backend, ranks=len(ranks), gpus=len(indexes))
 
 
 def run(session: Session, deadline: float) -> StageResult:
-    outcome = ask(session, STAGE.id, {}, deadline)
+    outcome = ask(session, STAGE.id, lambda site: {}, deadline)
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
-    data = outcome.results[0]
-    lines = judge(_with_torch(data, session.probe), _use(session, data["nodes"]))
-    findings = [finding for line in lines for finding in line.findings]
-    wrong = [line.check for line in lines if line.level in ("warn", "fail")]
+    probes: list[dict[str, Any]] = session.probes or [{}] * len(session.sites)
+    tables = [
+        judge(
+            _with_torch(outcome.results[site], probes[site]),
+            _use(session, site, outcome.results[site]["nodes"]),
+        )
+        for site in range(len(session.sites))
+    ]
+    findings = over(
+        session.sites,
+        lambda site: [finding for line in tables[site] for finding in line.findings],
+    )
+    # The table is that of rank 0's site.
+    lines = tables[0]
+    bad = {line.check for table in tables for line in table if line.level in ("warn", "fail")}
+    wrong = [line.check for line in lines if line.check in bad]
     return StageResult(
         id=STAGE.id,
         status=status_of(findings),

@@ -11,6 +11,7 @@ from typing import Any
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.links import collect
 from gpucomm_selftest.probing import ask
+from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
 from gpucomm_selftest.topology import (
     ACCESS,
@@ -248,12 +249,16 @@ def summary(topology: Topology) -> str:
 
 
 def run(session: Session, deadline: float) -> StageResult:
-    visible = len(session.probe["gpus"]) if session.probe else 0
-    outcome = ask(session, STAGE.id, {"torch_gpus": visible}, deadline)
+    visible = {site: len(probe["gpus"]) for site, probe in enumerate(session.probes)}
+    outcome = ask(session, STAGE.id, lambda site: {"torch_gpus": visible.get(site, 0)}, deadline)
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
+    findings = over(
+        session.sites,
+        lambda site: judge(outcome.results[site]["topology"], outcome.results[site]["torch"]),
+    )
+    # The table is that of rank 0's site.
     data = outcome.results[0]
-    findings = judge(data["topology"], data["torch"])
     return StageResult(
         id=STAGE.id,
         status=status_of(findings),

@@ -4,9 +4,11 @@ It decides nothing about collectives. It runs in a probe of its own, so that a t
 crashes or hangs is still a verdict, and so that the launcher never creates a GPU context.
 """
 
+import ctypes
 import platform
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,7 @@ from gpucomm_selftest.errors import UnusableError
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.libraries import decode_version, describe_own, mapped_file
 from gpucomm_selftest.probing import ask
+from gpucomm_selftest.sites import CHOOSING, over
 from gpucomm_selftest.stage import (
     FAILED,
     RankContext,
@@ -25,7 +28,20 @@ from gpucomm_selftest.stage import (
     status_of,
     stopped,
 )
-from gpucomm_selftest.world import CHOOSING, World, decide
+from gpucomm_selftest.world import Launched, World, backend_of, decide, decide_launched
+
+
+def uuid_of(index: int, told: str) -> str:
+    """What tells this GPU from every other one: torch's word, or that of the driver which it has
+    loaded; nothing where neither knows. It creates no context."""
+    library = mapped_file("driver")
+    if told or library is None:
+        return told.removeprefix("GPU-")
+    driver, device = ctypes.CDLL(library), ctypes.c_int()
+    raw = (ctypes.c_ubyte * 16)()
+    if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid(raw, device):
+        return ""
+    return str(uuid.UUID(bytes=bytes(raw)))
 
 
 def _gpus(torch: Any) -> list[dict[str, Any]]:
@@ -41,6 +57,7 @@ def _gpus(torch: Any) -> list[dict[str, Any]]:
                 "memory_bytes": device.total_memory,
                 "capability": f"{device.major}.{device.minor}",
                 "arch": getattr(device, "gcnArchName", None),
+                "uuid": uuid_of(index, str(getattr(device, "uuid", ""))),
             }
         )
     return gpus
@@ -132,7 +149,7 @@ def judge_choice(probe: Mapping[str, Any], environ: Mapping[str, str]) -> list[F
     return []
 
 
-def judge_devices(probe: Mapping[str, Any], world: World) -> list[Finding]:
+def judge_devices(world: World) -> list[Finding]:
     """What the run can prove with these devices and ranks."""
     findings = []
     if world.backend == "gloo":
@@ -167,42 +184,82 @@ def _unusable(finding_id: str, measured: str, deadline: float) -> StageResult:
     )
 
 
+def _launched(session: Session) -> list[Launched]:
+    """Every rank of a launcher, by rank, with the GPU that its local rank chooses."""
+    meeting = session.meeting
+    if meeting is None:
+        raise RuntimeError("no copies have met")
+    made: dict[int, Launched] = {}
+    for site, probe in zip(session.sites, session.probes, strict=True):
+        for at, (rank, local) in enumerate(zip(site.ranks, site.local_ranks, strict=True)):
+            copy = meeting.copies.get(rank)
+            made[rank] = Launched(
+                probe=probe,
+                environ=copy.environ if copy else session.options.environ,
+                host=site.identity["boot"],
+                name=f"rank {rank}{f' on {copy.host}' if copy and copy.host else ''}",
+                local=at if local is None else local,
+                interface=copy.interface if copy else meeting.interface,
+            )
+    return [made[rank] for rank in sorted(made)]
+
+
+def _decide(session: Session) -> World:
+    options = session.options
+    if session.meeting is not None:
+        return decide_launched(
+            _launched(session),
+            backend=options.backend,
+            one_network=session.meeting.one_network,
+            loopback=loopback(),
+        )
+    return decide(
+        session.probes[0],
+        backend=options.backend,
+        nproc=options.nproc,
+        ranks_per_gpu=options.ranks_per_gpu,
+        environ=options.environ,
+        loopback=loopback(),
+    )
+
+
 def run(session: Session, deadline: float) -> StageResult:
-    outcome = ask(session, STAGE.id, {}, deadline)
-    if outcome.ended == "failed" and outcome.ranks[0]["error"]:
+    outcome = ask(session, STAGE.id, lambda site: {}, deadline)
+    raised = next((one for one in outcome.ranks if one["error"]), None)
+    if outcome.ended == "failed" and raised and not any(one["lost"] for one in outcome.ranks):
         # torch raised: that is no failed check, it is no place to check anything.
-        result = _unusable("GC0110", outcome.ranks[0]["error"], deadline)
+        where = f"{session.sites[raised['rank']].name}: " if len(session.sites) > 1 else ""
+        result = _unusable("GC0110", f"{where}{raised['error']}", deadline)
         result.ranks = outcome.ranks
         return result
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
-    probe = session.probe = outcome.results[0]
+    session.probes = [outcome.results[number] for number in sorted(outcome.results)]
     options = session.options
     try:
-        world = decide(
-            probe,
-            backend=options.backend,
-            nproc=options.nproc,
-            ranks_per_gpu=options.ranks_per_gpu,
-            environ=options.environ,
-            loopback=loopback(),
-        )
+        backend, _ = backend_of(session.probes[0], backend=options.backend, environ=options.environ)
+        # Of ranks that have not all met nothing can be said.
+        world = _decide(session) if session.met else None
     except UnusableError as error:
         return _unusable(error.finding_id, error.measured, deadline)
     broken = loopback_works()
     if broken:
         return _unusable("GC0113", broken, deadline)
     session.world = world
-    findings = [
-        *judge_libraries(probe, world.backend),
-        *judge_devices(probe, world),
-        *(judge_choice(probe, options.environ) if world.backend == "nccl" else []),
-    ]
+
+    def judge(number: int) -> list[Finding]:
+        probe, environ = session.probes[number], session.sites[number].environ
+        return [
+            *judge_libraries(probe, backend),
+            *(judge_choice(probe, environ) if backend == "nccl" else []),
+        ]
+
+    findings = [*over(session.sites, judge), *(judge_devices(world) if world else [])]
     return StageResult(
         id=STAGE.id,
         status=status_of(findings),
         deadline=deadline,
-        summary=_summary(probe),
+        summary=_summary(session.probes[0]),
         findings=findings,
     )
 

@@ -1,0 +1,361 @@
+"""Rank 0's side of a world of several copies: it lets them come, and starts processes in them.
+
+One connection to each copy carries everything (wire.py; the other side is agent.py). A copy that
+breaks off, or says nothing for long, takes its rank with it: the crew sees that as an end.
+"""
+
+import errno
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpucomm_selftest import __version__, host
+from gpucomm_selftest.attribution import numbered
+from gpucomm_selftest.errors import UnusableError
+from gpucomm_selftest.interrupt import Interrupt
+from gpucomm_selftest.launcher import Launch
+from gpucomm_selftest.places import Place
+from gpucomm_selftest.wire import BEAT, PROTOCOL, QUIET, SILENCE, Link, Message
+
+_TICK = 0.1
+# How long a connection may take to say who it is, and the copies to hang up at the end.
+_GREETING = 5.0
+_FAREWELL = 2.0
+# When a person is first told for whom rank 0 waits.
+_NOTICE = 5.0
+
+
+class There:
+    """A process for one rank, in another copy: a Seat of the crew."""
+
+    def __init__(self, copy: "Copy", number: int) -> None:
+        self.host = copy.host
+        self.pid = 0
+        self.signal: int | None = None
+        self.status: int | None = None
+        self.lost = ""
+        self._copy = copy
+        self._number = number
+        self._said = b""
+        self._printed = b""
+        self._state = ""
+        self._log = ""
+
+    def sources(self) -> list[int]:
+        return self._copy.sources()
+
+    def drain(self) -> tuple[bytes, bytes]:
+        self._copy.pump()
+        got = self._said, self._printed
+        self._said = self._printed = b""
+        return got
+
+    def take(self, message: Message) -> None:
+        self._said += message.get("said", "").encode("latin-1")
+        self._printed += message.get("printed", "").encode("latin-1")
+        self.pid = message.get("pid", self.pid)
+        self._log = message.get("log", self._log)
+        self._state = message.get("state", self._state)
+        if "ended" in message:
+            self.signal, self.status = message["ended"]
+
+    def tell(self, command: Mapping[str, Any]) -> bool:
+        return self._copy.link.send(to=self._number, tell=dict(command))
+
+    def look(self) -> None:
+        self._copy.pump()
+        if self.signal is None and self.status is None:
+            self.lost = self._copy.lost()
+
+    def state(self) -> str:
+        return "?" if self._copy.link.silent > QUIET else self._state
+
+    def ask_stacks(self) -> None:
+        self._copy.link.send(to=self._number, do="stacks")
+
+    def kill(self) -> None:
+        self._copy.link.send(to=self._number, do="kill")
+        quiet = self._copy.link.closed or self._copy.link.silent > QUIET
+        if quiet and self._copy.shares_processes and host.is_rank_process(self.pid):
+            # Its copy is stopped and cannot do it.
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                return
+            self.lost = self.lost or f"its copy {self._copy.name} did not answer"
+
+    def log(self) -> str:
+        return self._log
+
+    def close(self) -> None:
+        self._copy.seats.pop(self._number, None)
+
+
+class Copy:
+    """Another copy of the self-test, for one rank: a Place where processes can be started."""
+
+    def __init__(self, link: Link, hello: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        self.link = link
+        self.rank: int = hello["rank"]
+        self.local_rank: int | None = hello["local_rank"]
+        self.identity: dict[str, Any] = hello["identity"]
+        self.interface: str = hello["interface"]
+        self.environ: dict[str, str] = hello["environ"]
+        self.shares_processes = host.same_processes(dict(own), self.identity)
+        same = (own["boot"], own["name"]) == (self.identity["boot"], self.identity["name"])
+        self.host = "" if same else str(self.identity["name"])
+        self.seats: dict[int, There] = {}
+        self._next = 0
+        self._bye = ""
+
+    @property
+    def name(self) -> str:
+        where = f" on {self.host}" if self.host else ""
+        return f"of rank {self.rank} (pid {self.identity['pid']}{where})"
+
+    def start(
+        self, *, rank: int, role: str, size: int, environment: Mapping[str, str], capture: bool
+    ) -> There:
+        self._next += 1
+        seat = self.seats[self._next] = There(self, self._next)
+        self.link.send(
+            to=self._next,
+            start={
+                "rank": rank,
+                "role": role,
+                "size": size,
+                "environment": dict(environment),
+                "capture": capture,
+            },
+        )
+        return seat
+
+    def sources(self) -> list[int]:
+        return [] if self.link.closed else [self.link.fileno()]
+
+    def pump(self) -> None:
+        """Gives what came to the processes it is about."""
+        for message in self.link.receive():
+            self._bye = message.get("bye", self._bye)
+            for number, state in message.get("states", {}).items():
+                if int(number) in self.seats:
+                    self.seats[int(number)].take({"state": state})
+            seat = self.seats.get(message.get("from", -1))
+            if seat is not None:
+                seat.take(message)
+
+    def lost(self) -> str:
+        """Why this copy cannot be asked any more, or nothing."""
+        if self._bye:
+            return f"the copy {self.name} got {self._bye}"
+        if self.link.closed:
+            return f"the copy {self.name} has gone: {self.link.closed}"
+        if self.link.silent > SILENCE:
+            return f"the copy {self.name} has said nothing for {SILENCE:g} s"
+        return ""
+
+
+class _Beats(threading.Thread):
+    """Says to every copy that this one is there, also while it is busy."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.links: list[Link] = []
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        while not self.stop.wait(BEAT):
+            for link in list(self.links):
+                link.beat()
+
+
+def _listen_at(port: int, loopback: bool) -> socket.socket:
+    if loopback:
+        return socket.create_server(("127.0.0.1", port))
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise
+        # A kernel or a container without IPv6.
+        return socket.create_server(("", port))
+
+
+def is_loopback(address: str) -> bool:
+    return address == "localhost" or address.startswith("127.") or address == "::1"
+
+
+def listen(launch: Launch) -> socket.socket:
+    """At the first port of the launch that is free. Raises UnusableError where none is."""
+    loopback = launch.one_host or is_loopback(launch.address)
+    problems = []
+    for port in launch.ports:
+        try:
+            return _listen_at(port, loopback)
+        except OSError as error:
+            # Not what the library says: it repeats the port and the number of the error.
+            problems.append(f"port {port}: {os.strerror(error.errno or 0)}")
+    raise UnusableError("GC0704", f"rank 0 ({launch.family}): {'; '.join(problems)}")
+
+
+class Meeting:
+    """All copies of one launch, as rank 0 has them."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.identity = host.identity()
+        self.copies: dict[int, Copy] = {}
+        self.interface = ""
+        self._beats = _Beats()
+        # Connections that have not said who they are, and since when.
+        self._strangers: dict[Link, float] = {}
+        self._heard: list[str] = []
+        self._beats.start()
+
+    @property
+    def whole(self) -> bool:
+        return len(self.copies) == self.launch.size - 1
+
+    @property
+    def one_network(self) -> bool:
+        """Whether all copies can meet on the loopback interface."""
+        return all(host.same_network(self.identity, c.identity) for c in self.copies.values())
+
+    def places(self, here: Place) -> list[Place]:
+        """By rank."""
+        return [here, *(self.copies[rank] for rank in range(1, self.launch.size))]
+
+    def address_for(self, rank: int) -> str:
+        """Where a rank finds rank 0's processes: the way by which its copy came."""
+        copy = self.copies.get(rank)
+        if copy is None or host.same_network(self.identity, copy.identity):
+            return "127.0.0.1"
+        return copy.link.address
+
+    def gather(
+        self,
+        server: socket.socket,
+        deadline: float,
+        interrupt: Interrupt,
+        log: Callable[[str], None],
+        notice: Callable[[str], None],
+    ) -> tuple[str, str] | None:
+        """Lets every copy come. Returns the finding where they do not, or nothing."""
+        end = time.monotonic() + deadline
+        say = time.monotonic() + _NOTICE
+        while not self.whole and interrupt.signal is None:
+            now = time.monotonic()
+            if now > end:
+                return "GC0702", self._missing(deadline)
+            if now > say:
+                say = now + 3 * _NOTICE
+                port = server.getsockname()[1]
+                absent = numbered(self._absent())
+                notice(f"rank 0 waits for {absent} at {self.launch.address} port {port}")
+            waiting = select.poll()
+            for number in (server.fileno(), *(link.fileno() for link in self._strangers)):
+                waiting.register(number, select.POLLIN)
+            ready = {number for number, _ in waiting.poll(_TICK * 1000)}
+            if server.fileno() in ready:
+                sock, _ = server.accept()
+                self._strangers[Link(sock)] = time.monotonic()
+            for link, since in list(self._strangers.items()):
+                problem = self._greet(link, since, log)
+                if problem:
+                    return problem
+            for copy in self.copies.values():
+                copy.pump()
+                lost = copy.lost()
+                if lost:
+                    return "GC0706", f"while the others came, {lost}"
+        for link in self._strangers:
+            link.close()
+        self._strangers.clear()
+        return None
+
+    def _greet(
+        self, link: Link, since: float, log: Callable[[str], None]
+    ) -> tuple[str, str] | None:
+        messages = link.receive()
+        if not messages:
+            if link.closed or time.monotonic() - since > _GREETING:
+                self._heard.append(f"{link.peer}: {link.closed or 'it said nothing'}")
+                del self._strangers[link]
+                link.close()
+            return None
+        del self._strangers[link]
+        hello = messages[0]
+        if hello.get("hello") != PROTOCOL or hello.get("token") != self.launch.token:
+            # Another job has this port among its own, or something else speaks JSON lines here.
+            self._heard.append(f"{link.peer}: a copy of another launch")
+            link.send(stranger=True)
+            link.close()
+            return None
+        problem = self._judge(hello)
+        if problem:
+            link.send(refused=list(problem))
+            link.close()
+            return problem
+        link.greeted = True
+        copy = Copy(link, hello, self.identity)
+        self.copies[copy.rank] = copy
+        if not host.same_network(self.identity, copy.identity):
+            self.interface = self.interface or host.interface_of(link.address)
+        link.send(welcome=True)
+        self._beats.links.append(link)
+        log(f"rank {copy.rank} has come from {link.peer}")
+        return None
+
+    def _judge(self, hello: Mapping[str, Any]) -> tuple[str, str] | None:
+        rank, launch = hello["rank"], self.launch
+        who = f"the copy on {hello['identity']['name']} (pid {hello['identity']['pid']})"
+        if hello["size"] != launch.size:
+            return "GC0707", f"{who}: {hello['size']} ranks, rank 0 knows of {launch.size}"
+        if hello["version"] != __version__:
+            return "GC0707", f"{who}: gpucomm-selftest {hello['version']}, rank 0 is {__version__}"
+        if rank in self.copies:
+            first = self.copies[rank].identity
+            return "GC0705", (
+                f"rank {rank} is claimed by pid {first['pid']} on {first['name']} and by pid "
+                f"{hello['identity']['pid']} on {hello['identity']['name']}"
+            )
+        return None
+
+    def _absent(self) -> list[int]:
+        return [rank for rank in range(1, self.launch.size) if rank not in self.copies]
+
+    def _missing(self, deadline: float) -> str:
+        launch = self.launch
+        said = (
+            f"{numbered(self._absent())} of {launch.size} did not come to {launch.address} port "
+            f"{launch.ports[0]} within {deadline:g} s"
+        )
+        if not host.is_own(launch.address):
+            said += f"; {launch.address} is no address of this host ({self.identity['name']})"
+        if self._heard:
+            said += f"; others that called: {', '.join(dict.fromkeys(self._heard))}"
+        return said
+
+    def end(self, code: int) -> None:
+        """Tells every copy how it ended, and waits a moment until they have heard it."""
+        self._beats.stop.set()
+        links = [copy.link for copy in self.copies.values()] + list(self._strangers)
+        for link in links:
+            link.send(end=code)
+            try:
+                link.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                link.close()
+        end = time.monotonic() + _FAREWELL
+        # What is unread when a socket closes takes along what was sent last.
+        while any(not link.closed for link in links) and time.monotonic() < end:
+            for link in links:
+                if not link.closed:
+                    link.wait(_TICK / 10)
+        for link in links:
+            link.close()

@@ -1,0 +1,198 @@
+"""Where a rank process sits: what the crew can do with it, and the one that is a child of ours.
+
+The other kind of seat is in another copy of the self-test (meeting.py). A seat carries bytes and
+tells how its process ended; it must not know what a stage does, and must not import torch.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gpucomm_selftest.environment import rank_environment
+from gpucomm_selftest.host import state_of
+from gpucomm_selftest.transports import Folder
+
+# A json.py or torch.py in the current directory must not be taken for the real one, and before
+# Python 3.11 nothing else keeps that directory off the path.
+_PROGRAM = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; "
+    "from gpucomm_selftest.rank import main; main(sys.argv[2:])"
+)
+
+# As much as is read of one pipe before the others have their turn.
+_AT_ONCE = 2**20
+
+
+class Seat(Protocol):
+    """One process for one rank."""
+
+    pid: int
+    host: str  # empty where all processes are on one host
+    signal: int | None
+    status: int | None
+    lost: str  # why nobody can tell any more
+
+    def sources(self) -> list[int]:
+        """The descriptors to wait for; one that has come to its end is no longer among them."""
+
+    def drain(self) -> tuple[bytes, bytes]:
+        """What came on its channel, and what it printed, without waiting."""
+
+    def tell(self, command: Mapping[str, Any]) -> bool:
+        """Whether it takes commands."""
+
+    def look(self) -> None:
+        """Notes its end without reaping it."""
+
+    def state(self) -> str:
+        """The letter of its /proc/PID/stat; `?` where its copy has gone silent."""
+
+    def ask_stacks(self) -> None:
+        """Lets it print its Python stacks."""
+
+    def kill(self) -> None:
+        """Kills it and all that it started."""
+
+    def log(self) -> str:
+        """What the collective library wrote of itself, where that was kept."""
+
+    def close(self) -> None:
+        """After its end: gives back what it held."""
+
+
+class Child:
+    """A process of this copy, in a session of its own."""
+
+    host = ""
+    lost = ""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        role: str,
+        size: int,
+        environment: Mapping[str, str],
+        folder: Folder | None = None,
+    ) -> None:
+        self.signal: int | None = None
+        self.status: int | None = None
+        self._folder = folder
+        channel, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    _PROGRAM,
+                    "gpucomm_selftest.rank",
+                    *("--role", role),
+                    *("--rank", str(rank)),
+                    *("--world", str(size)),
+                    *("--channel", str(writing)),
+                    *("--parent", str(os.getpid())),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                start_new_session=True,
+                env=rank_environment(os.environ, environment),
+            )
+        except BaseException:
+            os.close(channel)
+            raise
+        finally:
+            os.close(writing)
+        self.pid = self._process.pid
+        # Two open pipes, each until its end.
+        self._channel: int | None = channel
+        self._output: int | None = None
+        os.set_blocking(channel, False)
+        if self._process.stdout is not None:
+            self._output = self._process.stdout.fileno()
+            os.set_blocking(self._output, False)
+        self._owned = channel
+
+    def sources(self) -> list[int]:
+        return [one for one in (self._channel, self._output) if one is not None]
+
+    @staticmethod
+    def _read(source: int | None) -> tuple[bytes, int | None]:
+        """What is there, and the source where it goes on."""
+        made = b""
+        while source is not None and len(made) < _AT_ONCE:
+            try:
+                data = os.read(source, 65536)
+            except BlockingIOError:
+                break
+            if not data:
+                return made, None
+            made += data
+        return made, source
+
+    def drain(self) -> tuple[bytes, bytes]:
+        said, self._channel = self._read(self._channel)
+        printed, self._output = self._read(self._output)
+        return said, printed
+
+    def tell(self, command: Mapping[str, Any]) -> bool:
+        stdin = self._process.stdin
+        if stdin is None:
+            return False
+        try:
+            stdin.write((json.dumps(command) + "\n").encode())
+            stdin.flush()
+        except OSError:
+            # It has gone: a look will say how.
+            return False
+        return True
+
+    def look(self) -> None:
+        """As long as it is a zombie, its process group id cannot become somebody else's."""
+        if self.signal is not None or self.status is not None:
+            return
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            info = os.waitid(os.P_PID, self.pid, options)
+        except ChildProcessError:
+            self.status = -1
+            return
+        if info is None:
+            return
+        if info.si_code == os.CLD_EXITED:
+            self.status = info.si_status
+        else:
+            self.signal = info.si_status
+
+    def state(self) -> str:
+        return state_of(self.pid)
+
+    def ask_stacks(self) -> None:
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """The whole group, also where its leader has gone: it may have started others."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def log(self) -> str:
+        return self._folder.texts().get(self.pid, "") if self._folder else ""
+
+    def close(self) -> None:
+        if self.signal is not None or self.status is not None:
+            self._process.wait()
+        os.close(self._owned)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError:
+                    # Unwritten commands for a process that has gone.
+                    continue
