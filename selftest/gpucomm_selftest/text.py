@@ -26,6 +26,8 @@ _PARTS = (
     ("Slurm", "slurm"),
 )
 
+# As much of the name of a host as fits beside the times.
+_HOST = 22
 # How much of what a library says of itself is shown; JSON has all of it.
 _EVIDENCE = 40
 
@@ -155,13 +157,19 @@ def progress(stage: Mapping[str, Any], colour: bool = False) -> Lines:
 
 
 def _init_table(stage: Mapping[str, Any], colour: bool) -> Lines:
-    lines = ["", "  rank      pid   GPU   import  context    store     init  first all_reduce"]
+    hosts = any(row.get("host") for row in stage["rows"])
+    lines = [
+        "",
+        "  rank      pid   GPU   import  context    store     init  first all_reduce"
+        + "  host" * hosts,
+    ]
     for row in stage["rows"]:
         gpu = "-" if row["gpu"] is None else str(row["gpu"])
         lines.append(
             f"  {row['rank']:4}  {row['pid']:7}  {gpu:>4}  {row['import_seconds']:5.2f} s"
             f"  {row['context_seconds']:5.2f} s  {row['store_seconds']:5.2f} s"
             f"  {row['init_seconds']:5.2f} s          {row['first_all_reduce_seconds']:6.3f} s"
+            f"  {row.get('host', '')[:_HOST]}".rstrip()
         )
     return lines
 

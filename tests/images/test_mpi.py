@@ -7,10 +7,12 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.cable import ADDRESSES, can_be_laid, lay_cable
 
 WAYS = {
     "default": [],
@@ -43,6 +45,19 @@ dist.destroy_process_group()
 """
 
 
+SELFTEST = ("gpucomm-selftest", "--backend", "gloo", "--json")
+
+
+def one_world(out: str, hosts: int) -> None:
+    """Rank 0 alone reports, and for both ranks."""
+    report = json.loads(out)
+    assert report["settings"]["launcher"]["family"] == "Open MPI"
+    assert report["world"]["size"] == 2
+    assert {stage["status"] for stage in report["stages"]} == {"pass"}
+    assert len({row["host"] for row in report["stages"][0]["rows"]}) == hosts
+    assert [one for one in report["findings"] if one["level"] in ("warn", "fail")] == []
+
+
 @pytest.fixture(autouse=True, scope="module")
 def has_mpi(expected: Any) -> None:
     if "mpi" not in expected.cell.extras:
@@ -57,8 +72,9 @@ def docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 def test_mpirun_starts_the_selftest(run: Callable[..., Any], options: list[str]) -> None:
-    done = run("mpirun", "-n", "2", "gpucomm-selftest", "--backend", "gloo", options=options)
+    done = run("mpirun", "-n", "2", *SELFTEST, options=options)
     assert done.code == 0, done.out + done.err
+    one_world(done.out, hosts=1)
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
@@ -122,6 +138,7 @@ class Pair:
     """Two containers with servers on a network of their own."""
 
     names: tuple[str, str]
+    addresses: tuple[str, str]  # at which they reach each other
     hosts: str  # for mpirun -H
 
     def on_first(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -132,8 +149,8 @@ class Pair:
         return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def pair(image: str) -> Iterator[Pair]:
+@contextmanager
+def servers(image: str, *, cabled: bool) -> Iterator[Pair]:
     """A volume with one key, and no folder of this machine: the engine may be elsewhere."""
     tag = f"gpucomm-test-{uuid.uuid4().hex[:8]}"
     names = (f"{tag}-a", f"{tag}-b")
@@ -142,13 +159,24 @@ def pair(image: str) -> Iterator[Pair]:
         f"cd {FOLDER} && ssh-keygen -q -t ed25519 -N '' -f id_ed25519 && "
         "cp id_ed25519.pub authorized_keys && chown 1000 id_ed25519"
     )
-    docker("network", "create", tag)
+    if not cabled:
+        docker("network", "create", tag)
     try:
         docker("run", "--rm", "--user", "root", *keys, image, "sh", "-c", make)
         for name in names:
-            docker("run", "--detach", "--name", name, "--hostname", name, "--network", tag,
-                   "--env", "NCCL_DEBUG=a b", *keys, image, "gpucomm-sshd")  # fmt: skip
-        made = Pair(names=names, hosts=",".join(f"{name}:1" for name in names))
+            docker("run", "--detach", "--name", name, "--hostname", name,
+                   "--network", "none" if cabled else tag, "--env", "GPUCOMM_MARK=a b", *keys,
+                   image, "gpucomm-sshd")  # fmt: skip
+        if cabled and not can_be_laid(names[0]):
+            pytest.skip("a cable needs root on the machine of the engine")
+        if cabled:
+            lay_cable(names, 24)
+        addresses = ADDRESSES if cabled else names
+        made = Pair(
+            names=names,
+            addresses=addresses,
+            hosts=",".join(f"{address}:1" for address in addresses),
+        )
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             if all("Server listening" in made.logs(which) for which in (0, 1)):
@@ -161,6 +189,22 @@ def pair(image: str) -> Iterator[Pair]:
         docker("volume", "rm", tag, check=False)
 
 
+@pytest.fixture(scope="module")
+def pair(image: str) -> Iterator[Pair]:
+    with servers(image, cabled=False) as made:
+        yield made
+
+
+@pytest.fixture(params=["a network of Docker", "two namespaces"])
+def either(image: str, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Joined by a network of Docker, or by nothing but a cable between their namespaces."""
+    if request.param == "a network of Docker":
+        yield request.getfixturevalue("pair")
+        return
+    with servers(image, cabled=True) as made:
+        yield made
+
+
 def test_mpirun_reaches_the_other_host(pair: Pair) -> None:
     done = pair.on_first("mpirun", "-H", pair.hosts, "hostname")
     assert (done.returncode, done.stderr) == (0, "")
@@ -168,7 +212,7 @@ def test_mpirun_reaches_the_other_host(pair: Pair) -> None:
 
 
 def test_the_environment_of_the_image_holds_on_the_other_host(pair: Pair) -> None:
-    asks = "command -v python; echo $VIRTUAL_ENV; echo $NCCL_DEBUG; id -u"
+    asks = "command -v python; echo $VIRTUAL_ENV; echo $GPUCOMM_MARK; id -u"
     done = pair.on_first("gpucomm-ssh", pair.names[1], asks)
     wanted = ["/opt/venv/bin/python", "/opt/venv", "a b", "1000"]
     assert (done.returncode, done.stdout.splitlines()) == (0, wanted)
@@ -181,6 +225,20 @@ def test_gloo_between_the_hosts(pair: Pair) -> None:
     # Gloo of some versions writes lines of its own in between.
     for rank, name in enumerate(pair.names):
         assert done.stdout.count(f"{name} rank {rank} ok") == 1, done.stdout
+
+
+def test_the_selftest_between_the_hosts(either: Pair) -> None:
+    first = f"MASTER_ADDR={either.addresses[0]}"
+    done = either.on_first("mpirun", "-H", either.hosts, "-x", first, *SELFTEST)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one_world(done.stdout, hosts=2)
+
+
+def test_the_selftest_says_that_the_address_is_missing(pair: Pair) -> None:
+    done = pair.on_first("mpirun", "-H", pair.hosts, *SELFTEST, "--stages", "rendezvous")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "GC0701" in done.stdout
+    assert "MASTER_ADDR is not set" in done.stdout
 
 
 def test_mpi4py_between_the_hosts(pair: Pair) -> None:

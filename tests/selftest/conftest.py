@@ -57,9 +57,8 @@ class Process:
         os.kill(self.pid, number)
 
 
-def processes(token: str) -> list[Process]:
-    """The rank and probe processes of one run, wherever they run."""
-    found = []
+def marked(token: str) -> Iterator[tuple[int, list[str]]]:
+    """Every process of one run, wherever it runs, with its command."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -68,11 +67,21 @@ def processes(token: str) -> list[Process]:
             environ = (entry / "environ").read_bytes()
         except OSError:
             continue  # it has ended, or it is somebody else's
-        if f"{MARK}={token}".encode() in environ and "gpucomm_selftest.rank" in command:
-            role = command[command.index("--role") + 1]
-            rank = int(command[command.index("--rank") + 1])
-            found.append(Process(int(entry.name), role, rank))
-    return found
+        if f"{MARK}={token}".encode() in environ:
+            yield int(entry.name), command
+
+
+def processes(token: str) -> list[Process]:
+    """The rank and probe processes of one run."""
+    return [
+        Process(
+            pid,
+            command[command.index("--role") + 1],
+            int(command[command.index("--rank") + 1]),
+        )
+        for pid, command in marked(token)
+        if "gpucomm_selftest.rank" in command
+    ]
 
 
 @dataclass
@@ -192,6 +201,13 @@ class Runner:
     def end(self) -> None:
         for running in self._running:
             running.end()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_arrive() -> None:
+    """A shell starts what runs in its background with SIGINT ignored, and that is inherited."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

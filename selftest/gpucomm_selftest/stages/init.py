@@ -211,6 +211,7 @@ def run(session: Session, deadline: float) -> StageResult:
         {
             "rank": rank,
             "pid": crew.pids[rank],
+            "host": crew.hosts[rank],
             **{name: value for name, value in result.items() if name != "libraries"},
         }
         for rank, result in sorted(outcome.results.items())
