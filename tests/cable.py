@@ -11,6 +11,7 @@ from pyroute2 import NetNS
 
 # Kept for documents (RFC 5737): they exist in the namespaces alone.
 ADDRESSES = ("192.0.2.1", "192.0.2.2")
+OTHERS = ("198.51.100.1", "198.51.100.2")
 
 
 def _inspect(name: str, what: str) -> str:
@@ -33,8 +34,15 @@ def can_be_laid(name: str) -> bool:
     return os.getuid() == 0 and _inspect(name, "Id") in group
 
 
-def lay_cable(names: Sequence[str], length: int) -> None:
-    """The containers then have ADDRESSES; `length` of the prefix says whom each takes for near.
+def lay_cable(
+    names: Sequence[str],
+    length: int,
+    *,
+    card: str = "veth0",
+    addresses: Sequence[str] = ADDRESSES,
+) -> None:
+    """The containers then have these addresses; `length` of the prefix says whom each takes for
+    near: with 32 there is a cable and no route.
 
     Needs root, and an engine on this machine.
     """
@@ -42,12 +50,12 @@ def lay_cable(names: Sequence[str], length: int) -> None:
     with NetNS(f"/proc/{pids[0]}/ns/net") as first:
         first.link(
             "add",
-            ifname="veth0",
+            ifname=card,
             kind="veth",
-            peer={"ifname": "veth0", "net_ns_pid": pids[1]},
+            peer={"ifname": card, "net_ns_pid": pids[1]},
         )
-    for pid, address in zip(pids, ADDRESSES, strict=True):
+    for pid, address in zip(pids, addresses, strict=True):
         with NetNS(f"/proc/{pid}/ns/net") as one:
-            index = one.link_lookup(ifname="veth0")[0]
+            index = one.link_lookup(ifname=card)[0]
             one.addr("add", index=index, address=address, prefixlen=length)
             one.link("set", index=index, state="up")

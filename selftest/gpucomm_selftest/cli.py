@@ -127,11 +127,8 @@ def choose(
     Copies that a launcher started meet in any case; without a launcher there is nobody to meet.
     """
     meeting = rendezvous.STAGE.id
-    wanted = [
-        name
-        for name in STAGES
-        if name not in skipped and (name in asked or not (asked or name == meeting))
-    ]
+    usual = [name for name in STAGES if launched or not STAGES[name].of_launches]
+    wanted = [name for name in STAGES if name in (asked or usual) and name not in skipped]
     needed = list(wanted)
     if launched and meeting not in needed:
         if meeting in skipped:
@@ -140,7 +137,7 @@ def choose(
         wanted += [] if asked else [meeting]
     for name in needed:
         for need in STAGES[name].needs:
-            if need == meeting and not launched:
+            if STAGES[need].of_launches and not launched:
                 continue
             if need in skipped:
                 raise UsageError(f"--skip {need}: stage {name} needs it; skip {name} too")

@@ -13,14 +13,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # Every setting that can change a result is shown in the header.
-_SHOWN_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_")
+_SHOWN_PREFIXES = (
+    *("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_", "TORCH_FR_"),
+    *("OFI_NCCL_", "FI_", "HSA_", "UCX_"),
+)
 _SHOWN = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
     "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
 )
 
 

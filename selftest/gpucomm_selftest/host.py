@@ -81,6 +81,12 @@ def _ipv4_of(name: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
+def address_of(interface: str, root: Path = Path("/")) -> str:
+    """The address of an interface, of IPv4 where it has one, or nothing."""
+    by_name = {name: address for address, name in _interfaces_of_ipv6(root).items()}
+    return _ipv4_of(interface) or by_name.get(interface, "")
+
+
 def interface_of(address: str, root: Path = Path("/")) -> str:
     """The interface that has an address, or nothing. A second IPv4 address is not found."""
     plain = address.partition("%")[0].removeprefix("::ffff:")

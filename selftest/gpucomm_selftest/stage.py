@@ -117,6 +117,8 @@ class Stage:
     deadline: float  # seconds, unless --timeout says otherwise
     run: Callable[[Session, float], StageResult]
     work: Callable[[RankContext, Mapping[str, Any]], dict[str, Any]]
+    # Whether it only has something to do where a launcher started several copies.
+    of_launches: bool = False
 
 
 def stopped(stage_id: str, deadline: float, outcome: "Outcome") -> StageResult:

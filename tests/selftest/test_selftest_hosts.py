@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cable import ADDRESSES, lay_cable
+from tests.cable import ADDRESSES, OTHERS, lay_cable
 from tests.selftest.conftest import MARK, Completed, Process, Running, marked
 
 if TYPE_CHECKING:
@@ -279,6 +279,41 @@ def test_an_interface_that_only_one_rank_has_wrong_is_named(hosts: Hosts) -> Non
     assert "GLOO_SOCKET_IFNAME=bogus0; here are " in lint_said
     assert raised_said.startswith("rank 1 (pid")
     assert nothing_is_left(running)
+
+
+def test_a_setting_of_one_host_is_named(hosts: Hosts) -> None:
+    """Gloo does not read it: a warning here, and a failure with NCCL."""
+    running = [hosts.bare(0), hosts.bare(1, NCCL_ALGO="Ring", NCCL_DEBUG="VERSION")]
+    first, second = finish(running)
+    assert (first.code, second.code) == (0, 0)
+    assert ("GC0802", "NCCL_ALGO: rank 0: not set; rank 1: Ring") in loud(first)
+    assert "NCCL_DEBUG: rank" not in str(loud(first))
+
+
+def test_another_file_of_the_library_on_one_host_is_named(hosts: Hosts) -> None:
+    own = "$VIRTUAL_ENV/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"
+    # A byte at the end of the file changes its hash and nothing else.
+    script = f"mkdir /other && cp {own} /other && printf x >> /other/libnccl.so.2"
+    docker("exec", "--user", "root", hosts.names[1], "sh", "-c", script)
+    running = [hosts.bare(0), hosts.bare(1, LD_PRELOAD="/other/libnccl.so.2")]
+    first, _ = finish(running)
+    said = dict(loud(first))
+    assert said["GC0804"].startswith("nccl: rank 0: sha256 ")
+    assert "; rank 1: sha256 " in said["GC0804"]
+    assert said["GC0120"].startswith("rank 1")
+
+
+def test_an_interface_without_a_way_is_named_before_anything_uses_it(cut_off: Hosts) -> None:
+    """The copies meet by one cable; the data shall take another one, which leads nowhere."""
+    lay_cable(cut_off.names, 24, card="veth1", addresses=OTHERS)
+    cut_off.addresses = OTHERS
+    running = cut_off.both("--stages", "digest", GLOO_SOCKET_IFNAME="veth0")
+    first, second = finish(running)
+    assert (first.code, second.code) == (1, 1), first.err
+    assert [name for name, _ in loud(first)] == ["GC0811", "GC0811"]
+    measured = loud(first)[0][1]
+    assert measured.startswith("rank 0 does not reach rank 1")
+    assert f"at {ADDRESSES[1]} (veth0): Network is unreachable" in measured
 
 
 def test_no_route_to_rank_0(cut_off: Hosts) -> None:

@@ -6,6 +6,7 @@ line below and one in `GROUPS` of explain.py.
 
 from gpucomm_selftest.kinds import (
     correctness,
+    digest,
     init,
     libraries,
     lint,
@@ -27,6 +28,7 @@ _TABLES = (
     lint.KINDS,
     processes.KINDS,
     rendezvous.KINDS,
+    digest.KINDS,
 )
 
 KINDS: dict[str, Kind] = {

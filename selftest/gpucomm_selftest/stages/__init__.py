@@ -3,6 +3,7 @@
 from gpucomm_selftest.stage import Stage
 from gpucomm_selftest.stages import (
     correctness,
+    digest,
     init,
     libraries,
     lint,
@@ -22,6 +23,7 @@ STAGES: dict[str, Stage] = {
         libraries.STAGE,
         lint.STAGE,
         topology.STAGE,
+        digest.STAGE,
         init.STAGE,
         pairs.STAGE,
         correctness.STAGE,

@@ -97,4 +97,5 @@ STAGE = Stage(
     deadline=120.0,
     run=run,
     work=work,
+    of_launches=True,
 )
