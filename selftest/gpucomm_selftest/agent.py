@@ -171,6 +171,8 @@ class _Agent:
             *(source for child in self._children.values() for source in child.sources()),
         ):
             waiting.register(source, select.POLLIN)
+        for sink in (sink for child in self._children.values() for sink in child.sinks()):
+            waiting.register(sink, select.POLLOUT)
         waiting.poll(_TICK * 1000)
         for message in self._link.receive():
             if "end" in message:
@@ -181,8 +183,9 @@ class _Agent:
             self._pass_on(number)
         if time.monotonic() - self._beaten > BEAT:
             self._beaten = time.monotonic()
-            states = {number: child.state() for number, child in self._children.items()}
-            self._link.beat(states=states)
+            self._link.beat()
+            for number in self._children:
+                self._say(number)
         return None
 
     def _do(self, number: int, message: Message) -> None:
@@ -203,6 +206,8 @@ class _Agent:
             return
         if "tell" in message:
             served.tell(message["tell"])
+        elif message.get("do") == "state":
+            self._say(number)
         elif message.get("do") == "stacks":
             served.ask_stacks()
         elif message.get("do") == "kill":
@@ -211,25 +216,32 @@ class _Agent:
                 self._link.send(**{"from": number, "log": text})
             served.kill()
 
+    def _say(self, number: int, **more: Any) -> None:
+        """Something about a process, and in any case where it is."""
+        child = self._children[number]
+        crumb = child.crumb()
+        self._link.send(
+            **{
+                "from": number,
+                "state": child.state(),
+                "crumb": [crumb.stage, crumb.entered, crumb.operation],
+                **more,
+            }
+        )
+
     def _pass_on(self, number: int) -> None:
         """What a process said and printed, and then its end."""
         child = self._children[number]
         child.look()
         said, printed = child.drain()
         if said or printed:
-            self._link.send(
-                **{
-                    "from": number,
-                    "said": said.decode("latin-1"),
-                    "printed": printed.decode("latin-1"),
-                }
-            )
+            self._say(number, said=said.decode("latin-1"), printed=printed.decode("latin-1"))
         if child.signal is not None or child.status is not None:
             text = child.log() if child.status != 0 else ""
             if text:
                 self._link.send(**{"from": number, "log": text})
             child.kill()
-            self._link.send(**{"from": number, "ended": [child.signal, child.status]})
+            self._say(number, ended=[child.signal, child.status])
             child.close()
             del self._children[number]
 

@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucomm_selftest.attribution import RankView, explain_failure, explain_hang, signal_name
+from gpucomm_selftest.crumbs import Crumb
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.interrupt import Interrupt
 from gpucomm_selftest.places import Place
 from gpucomm_selftest.seat import Seat
+from gpucomm_selftest.stage import LEAVING
 
 _TICK = 0.05
 # How long the others may take to say what they saw after the first one died or raised.
 _GRACE = 2.0
 _STACKS = 0.5
+_STATES = 0.3
 _KILL = 5.0
 _OUTPUT_KEPT = 32 * 1024
 
@@ -52,11 +55,10 @@ class _Member:
         self.greeted = False
         self.ended_at = 0.0
         self.left = False
-        self.start_work()
+        self.start_work("")
 
-    def start_work(self) -> None:
-        self.last = ""
-        self.entered = 0
+    def start_work(self, stage: str) -> None:
+        self.stage = stage
         self.result: dict[str, Any] | None = None
         self.error: Event | None = None
         self.error_at = 0.0
@@ -76,13 +78,17 @@ class _Member:
         if self.error is not None:
             text = " ".join(str(self.error["text"]).split())[:400]
             error = f"{self.error['kind']}: {text}"
+        crumb = self.seat.crumb()
+        if crumb.stage != self.stage:
+            # Of the stage before: it has not begun this one.
+            crumb = Crumb()
         return RankView(
             rank=self.rank,
             role=self.role,
             pid=self.seat.pid,
             host=self.seat.host,
-            last=self.last,
-            entered=self.entered,
+            last=crumb.operation,
+            entered=crumb.entered,
             done=self.result is not None,
             signal=self.seat.signal,
             status=self.seat.status,
@@ -159,7 +165,7 @@ class Crew:
     ) -> Outcome:
         """Lets every rank do its part of a stage. Whatever ends it early ends the crew."""
         for member in self._members:
-            member.start_work()
+            member.start_work(stage)
             self.tell(member.rank, command="work", stage=stage, args=dict(args(member.rank)))
         end = time.monotonic() + deadline
         trouble_since: float | None = None
@@ -182,6 +188,8 @@ class Crew:
         return {m.rank: m.result for m in self._members if m.result is not None}
 
     def _stop(self, ended: str, stage: str, deadline: float) -> Outcome:
+        if ended == "hang":
+            self._refresh()
         # Before the stacks are asked for: what is seen now is what the ranks ended with.
         views = [member.view() for member in self._members]
         evidence: list[str] = []
@@ -225,6 +233,13 @@ class Crew:
             evidence=evidence,
         )
 
+    def _refresh(self) -> None:
+        """Of other copies what is known may be as old as their last beat."""
+        asked = [member for member in self._members if member.seat.ask_state()]
+        end = time.monotonic() + _STATES
+        while asked and time.monotonic() < end:
+            self._turn(None)
+
     def _ask_stacks(self) -> None:
         for member in self._members:
             # Before its greeting it has no handler and would die of the signal.
@@ -240,6 +255,8 @@ class Crew:
         sources = {source for member in self._members for source in member.seat.sources()}
         for source in sources:
             waiting.register(source, select.POLLIN)
+        for sink in {sink for member in self._members for sink in member.seat.sinks()}:
+            waiting.register(sink, select.POLLOUT)
         # With nothing to wait for this is a pause.
         waiting.poll(_TICK * 1000)
         now = time.monotonic()
@@ -259,9 +276,6 @@ class Crew:
             kind = event["event"]
             if kind == "hello":
                 member.greeted = True
-            elif kind == "enter":
-                member.last = event["operation"]
-                member.entered += 1
             elif kind == "done":
                 member.result = event["result"]
             elif kind == "error":
@@ -276,7 +290,7 @@ class Crew:
         if self._ended:
             return []
         for member in self._members:
-            member.start_work()
+            member.start_work(LEAVING)
             self.tell(member.rank, command="leave")
         end = time.monotonic() + deadline
         while time.monotonic() < end and self._interrupt.signal is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpucomm_selftest import __version__, host
 from gpucomm_selftest.attribution import numbered
+from gpucomm_selftest.crumbs import Crumb
 from gpucomm_selftest.errors import UnusableError
 from gpucomm_selftest.interrupt import Interrupt
 from gpucomm_selftest.launcher import Launch
@@ -44,10 +45,14 @@ class There:
         self._said = b""
         self._printed = b""
         self._state = ""
+        self._crumb = Crumb()
         self._log = ""
 
     def sources(self) -> list[int]:
         return self._copy.sources()
+
+    def sinks(self) -> list[int]:
+        return []
 
     def drain(self) -> tuple[bytes, bytes]:
         self._copy.pump()
@@ -61,6 +66,9 @@ class There:
         self.pid = message.get("pid", self.pid)
         self._log = message.get("log", self._log)
         self._state = message.get("state", self._state)
+        if "crumb" in message:
+            stage, entered, operation = message["crumb"]
+            self._crumb = Crumb(stage=stage, entered=entered, operation=operation)
         if "ended" in message:
             self.signal, self.status = message["ended"]
 
@@ -74,6 +82,12 @@ class There:
 
     def state(self) -> str:
         return "?" if self._copy.link.silent > QUIET else self._state
+
+    def crumb(self) -> Crumb:
+        return self._crumb
+
+    def ask_state(self) -> bool:
+        return self._copy.link.send(to=self._number, do="state")
 
     def ask_stacks(self) -> None:
         self._copy.link.send(to=self._number, do="stacks")
@@ -142,9 +156,6 @@ class Copy:
         """Gives what came to the processes it is about."""
         for message in self.link.receive():
             self._bye = message.get("bye", self._bye)
-            for number, state in message.get("states", {}).items():
-                if int(number) in self.seats:
-                    self.seats[int(number)].take({"state": state})
             seat = self.seats.get(message.get("from", -1))
             if seat is not None:
                 seat.take(message)

@@ -14,7 +14,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gpucomm_selftest.stage import RankContext
+from gpucomm_selftest.crumbs import Writer
+from gpucomm_selftest.stage import LEAVING, RankContext
 from gpucomm_selftest.stages import STAGES
 
 _PR_SET_PDEATHSIG = 1
@@ -33,12 +34,14 @@ def serve(context: RankContext) -> None:
     while True:
         command = context.receive()
         if command["command"] == "leave":
+            context.crumbs.begin(LEAVING)
             context.enter("tear-down")
             for leave in reversed(context.kept.get("on_leave", [])):
                 leave()
             context.send("left")
             return
         stage = STAGES[command["stage"]]
+        context.crumbs.begin(stage.id)
         try:
             result = stage.work(context, command["args"])
         except Exception as error:
@@ -54,15 +57,19 @@ def serve(context: RankContext) -> None:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="gpucomm_selftest.rank")
-    for name in ("--rank", "--world", "--channel", "--parent"):
+    for name in ("--rank", "--world", "--channel", "--crumbs", "--parent"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--role", required=True)
     options = parser.parse_args(argv)
     die_with_parent(options.parent)
     os.set_inheritable(options.channel, False)
+    crumbs = Writer(options.crumbs)
+    os.close(options.crumbs)
     # The launcher asks for the stacks of a hang by this signal; C code does not block it.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    context = RankContext(rank=options.rank, world=options.world, channel=options.channel)
+    context = RankContext(
+        rank=options.rank, world=options.world, channel=options.channel, crumbs=crumbs
+    )
     context.send("hello", pid=os.getpid())
     serve(context)

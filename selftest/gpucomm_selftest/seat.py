@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from gpucomm_selftest import crumbs
+from gpucomm_selftest.crumbs import Crumb
 from gpucomm_selftest.environment import rank_environment
 from gpucomm_selftest.host import state_of
 from gpucomm_selftest.transports import Folder
@@ -39,6 +41,9 @@ class Seat(Protocol):
     def sources(self) -> list[int]:
         """The descriptors to wait for; one that has come to its end is no longer among them."""
 
+    def sinks(self) -> list[int]:
+        """The descriptors that have not taken all that was told."""
+
     def drain(self) -> tuple[bytes, bytes]:
         """What came on its channel, and what it printed, without waiting."""
 
@@ -50,6 +55,12 @@ class Seat(Protocol):
 
     def state(self) -> str:
         """The letter of its /proc/PID/stat; `?` where its copy has gone silent."""
+
+    def crumb(self) -> Crumb:
+        """The last operation that it entered."""
+
+    def ask_state(self) -> bool:
+        """Whether its state and crumb come later, and have been asked for."""
 
     def ask_stacks(self) -> None:
         """Lets it print its Python stacks."""
@@ -82,6 +93,7 @@ class Child:
         self.signal: int | None = None
         self.status: int | None = None
         self._folder = folder
+        memory = crumbs.create()
         channel, writing = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -94,20 +106,23 @@ class Child:
                     *("--rank", str(rank)),
                     *("--world", str(size)),
                     *("--channel", str(writing)),
+                    *("--crumbs", str(memory)),
                     *("--parent", str(os.getpid())),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(writing,),
+                pass_fds=(writing, memory),
                 start_new_session=True,
                 env=rank_environment(os.environ, environment),
             )
+            self._crumbs = crumbs.Reader(memory)
         except BaseException:
             os.close(channel)
             raise
         finally:
             os.close(writing)
+            os.close(memory)
         self.pid = self._process.pid
         # Two open pipes, each until its end.
         self._channel: int | None = channel
@@ -117,9 +132,18 @@ class Child:
             self._output = self._process.stdout.fileno()
             os.set_blocking(self._output, False)
         self._owned = channel
+        # What it has been told and has not read: it may be stopped, and nobody waits for it.
+        self._unread = bytearray()
+        self._commands: int | None = None
+        if self._process.stdin is not None:
+            self._commands = self._process.stdin.fileno()
+            os.set_blocking(self._commands, False)
 
     def sources(self) -> list[int]:
         return [one for one in (self._channel, self._output) if one is not None]
+
+    def sinks(self) -> list[int]:
+        return [self._commands] if self._commands is not None and self._unread else []
 
     @staticmethod
     def _read(source: int | None) -> tuple[bytes, int | None]:
@@ -136,21 +160,25 @@ class Child:
         return made, source
 
     def drain(self) -> tuple[bytes, bytes]:
+        self._flush()
         said, self._channel = self._read(self._channel)
         printed, self._output = self._read(self._output)
         return said, printed
 
     def tell(self, command: Mapping[str, Any]) -> bool:
-        stdin = self._process.stdin
-        if stdin is None:
-            return False
-        try:
-            stdin.write((json.dumps(command) + "\n").encode())
-            stdin.flush()
-        except OSError:
-            # It has gone: a look will say how.
-            return False
-        return True
+        self._unread += (json.dumps(command) + "\n").encode()
+        self._flush()
+        return self._commands is not None
+
+    def _flush(self) -> None:
+        while self._unread and self._commands is not None:
+            try:
+                del self._unread[: os.write(self._commands, self._unread[:65536])]
+            except BlockingIOError:
+                return
+            except OSError:
+                # It has gone: a look will say how.
+                self._commands = None
 
     def look(self) -> None:
         """As long as it is a zombie, its process group id cannot become somebody else's."""
@@ -172,6 +200,12 @@ class Child:
     def state(self) -> str:
         return state_of(self.pid)
 
+    def crumb(self) -> Crumb:
+        return self._crumbs.read()
+
+    def ask_state(self) -> bool:
+        return False
+
     def ask_stacks(self) -> None:
         os.kill(self.pid, signal.SIGUSR1)
 
@@ -189,10 +223,7 @@ class Child:
         if self.signal is not None or self.status is not None:
             self._process.wait()
         os.close(self._owned)
+        self._crumbs.close()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                try:
-                    stream.close()
-                except OSError:
-                    # Unwritten commands for a process that has gone.
-                    continue
+                stream.close()

@@ -17,6 +17,7 @@ from gpucomm_selftest.findings import FAIL, Finding
 
 if TYPE_CHECKING:
     from gpucomm_selftest.crew import Crew, Outcome
+    from gpucomm_selftest.crumbs import Writer
     from gpucomm_selftest.errors import UnusableError
     from gpucomm_selftest.interrupt import Interrupt
     from gpucomm_selftest.launcher import Launch
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # What a stage can end with. The last three mean that it decided nothing.
 PASSED, FAILED, HUNG = "pass", "fail", "hang"
+# The stage of a rank that tears down.
+LEAVING = "leave"
 SKIPPED, NOT_REACHED, INTERRUPTED = "skipped", "not reached", "interrupted"
 
 
@@ -89,6 +92,7 @@ class RankContext:
     rank: int
     world: int
     channel: int
+    crumbs: "Writer"
     kept: dict[str, Any] = field(default_factory=dict)
 
     def send(self, event: str, **content: Any) -> None:
@@ -97,8 +101,8 @@ class RankContext:
             data = data[os.write(self.channel, data) :]
 
     def enter(self, operation: str) -> None:
-        """Says where this rank is, before it may hang or die there."""
-        self.send("enter", operation=operation)
+        """Leaves word where this rank is, before it may hang or die there."""
+        self.crumbs.enter(operation)
 
     def receive(self) -> dict[str, Any]:
         """The next command of the launcher. Ends the process where the launcher has gone."""
