@@ -21,6 +21,7 @@ class Host:
     interfaces: Sequence[str]
     hcas: Mapping[str, Sequence[str]]  # device -> its ports
     gids: int | None = None  # the most GIDs of a port; nothing without RDMA
+    plugins: Mapping[str, str] = field(default_factory=dict)  # why the one of a setting cannot open
     exists: Callable[[str], bool] = field(default=lambda name: Path(name).exists())
 
 
@@ -29,6 +30,7 @@ class Use:
     """Who reads the settings in this run."""
 
     backend: str
+    family: str = "nccl"  # or rccl
     library: int | None  # the version of the loaded collective library as a number, such as 22005
 
 
@@ -63,14 +65,40 @@ def check_name(setting: Setting, known: frozenset[str]) -> Finding | None:
 
 
 def _parts(name: str, value: str) -> Iterator[str]:
-    """The words of a value: without ^, without the function they are for."""
+    """The words of a value: without ^, without the function they are for. NCCL trims nothing."""
     for one in value.split(";") if name in lintdata.PER_FUNCTION else [value]:
         _, colon, words = one.partition(":")
         if name in lintdata.PER_FUNCTION and colon:
             one = words
-        for word in one.strip().removeprefix("^").split(","):
-            if word.strip():
-                yield word.strip()
+        yield from (word for word in one.removeprefix("^").split(",") if word)
+
+
+def _words_of(name: str, use: Use) -> tuple[str, ...]:
+    return lintdata.WORDS[name] + (lintdata.WORDS_OF_RCCL if use.family == "rccl" else {}).get(
+        name, ()
+    )
+
+
+def _wrong_word(name: str, value: str, use: Use) -> str:
+    """The first word of a value that the library does not know, and what it does know."""
+    allowed = _words_of(name, use)
+    exact = name in lintdata.EXACT_CASE
+    known = set(allowed) if exact else {word.lower() for word in allowed}
+    for word in _parts(name, value):
+        if name in lintdata.WORDS_OR_NUMBERS and word.lstrip("-").isdigit():
+            continue
+        if (word if exact else word.lower()) not in known:
+            said = repr(word) if word != word.strip() else word
+            return f"{said} is none of {', '.join(allowed)}"
+    if name in lintdata.PER_FUNCTION:
+        functions = [part.partition(":")[0] for part in value.split(";") if ":" in part]
+        known = {function.lower() for function in lintdata.FUNCTIONS}
+        for function in functions:
+            if function.lower() not in known:
+                return f"{function} is none of {', '.join(lintdata.FUNCTIONS)}"
+        if any(":" not in part for part in value.split(";")[1:] if part):
+            return "only the first part may be without a function"
+    return ""
 
 
 def _integer(text: str) -> int | None:
@@ -87,18 +115,11 @@ def check_value(setting: Setting, use: Use) -> Finding | None:
     if not value:
         return None
     if name in lintdata.WORDS:
-        allowed = lintdata.WORDS[name]
-        known = {word.lower() for word in allowed}
-        wrong = [
-            word
-            for word in _parts(name, value)
-            if word.lower() not in known
-            and not (name in lintdata.WORDS_OR_NUMBERS and word.lstrip("-").isdigit())
-        ]
+        wrong = _wrong_word(name, setting.value, use)
         if wrong:
             fatal = name in lintdata.FATAL_WORDS and (use.library or 0) >= lintdata.FATAL_SINCE
             kind = "GC0505" if fatal and use.backend == "nccl" else "GC0506"
-            return found(kind, f"{_shown(setting)}: {wrong[0]} is none of {', '.join(allowed)}")
+            return found(kind, f"{_shown(setting)}: {wrong}")
     elif name in lintdata.RANGES:
         least, most = lintdata.RANGES[name]
         number = _integer(value)
@@ -159,7 +180,11 @@ def check_host(setting: Setting, host: Host, use: Use) -> Finding | None:
         if value.isdigit() and int(value) >= host.gids:
             return found("GC0516", f"{_shown(setting)}; no port has more than {host.gids} GIDs")
     elif _names_a_file(name, value) and not host.exists(value):
-        return found("GC0510", f"{_shown(setting)}: there is no such file")
+        fatal = name in lintdata.FATAL_FILES and use.backend == "nccl"
+        kind = "GC0518" if fatal else "GC0510"
+        return found(kind, f"{_shown(setting)}: there is no such file")
+    elif host.plugins.get(name):
+        return found("GC0517", f"{_shown(setting)}: {host.plugins[name]}")
     return None
 
 

@@ -55,13 +55,29 @@ _LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 WORDS: dict[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
-    "NCCL_DEBUG": ("NONE", "ERROR", "VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE"),
+    "NCCL_DEBUG": ("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE"),
+    "NCCL_DEBUG_SUBSYS": (
+        *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST"),
+        *("CALL", "PROXY", "NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "DIAG", "ALL"),
+    ),
     "NCCL_P2P_LEVEL": _LEVELS,
     "NCCL_NET_GDR_LEVEL": _LEVELS,
     "NCCL_SOCKET_FAMILY": ("AF_INET", "AF_INET6"),
     "NCCL_IB_ADDR_FAMILY": ("AF_INET", "AF_INET6"),
     "NCCL_CHECK_MODE": ("DEFAULT", "DEBUG_LOCAL", "DEBUG_GLOBAL"),
     "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL"),
+}
+# What RCCL knows besides (ROCm 7.14, environment variables).
+WORDS_OF_RCCL: dict[str, tuple[str, ...]] = {
+    "NCCL_DEBUG": ("NONE", "ERROR"),
+    "NCCL_DEBUG_SUBSYS": ("VERBS",),
+}
+# Compared by strcmp, so not in small letters (src/graph/paths.cc, src/misc/socket.cc).
+EXACT_CASE = {
+    "NCCL_P2P_LEVEL",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_SOCKET_FAMILY",
+    "NCCL_IB_ADDR_FAMILY",
 }
 # These take numbers too, from before there were words.
 WORDS_OR_NUMBERS = {"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"}
@@ -75,6 +91,7 @@ TORCH_SWITCHES = {"TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
 SWITCH_WORDS = {"y", "yes", "t", "true", "n", "no", "f", "false"}
 # One part for each function: `allreduce:tree;broadcast:ring`.
 PER_FUNCTION = {"NCCL_ALGO", "NCCL_PROTO"}
+FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 
 # Least and most.
 RANGES: dict[str, tuple[int, int]] = {
@@ -148,8 +165,13 @@ SLOW: dict[str, tuple[str, str]] = {
     "TORCH_NCCL_BLOCKING_WAIT": ("1", "every wait blocks the host"),
 }
 
-# Files that a setting names. NCCL says nothing where one of them is missing (measured).
+# Files that a setting names. NCCL says nothing where one of them is missing (measured), but for
+# the graph: without it the init ends (ncclTopoGetXmlGraphFromFile in src/graph/xml.cc).
+FATAL_FILES = ("NCCL_GRAPH_FILE",)
 FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE")
 # Plugins: a path, or a part of a name that the loader looks up.
-PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")
+PLUGINS = (
+    *("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"),
+    *("NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN", "NCCL_RMA_PLUGIN"),
+)
 INTERFACES = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "GLOO_SOCKET_IFNAME")

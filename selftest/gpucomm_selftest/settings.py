@@ -3,6 +3,8 @@
 Variables win over files. Reads files below a root; must not judge anything.
 """
 
+import os
+import pwd
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,11 @@ OTHERS = (
 )
 
 _CONF = "NCCL_CONF_FILE"
+# NCCL 2.23 has it; RCCL took it over with that version.
+_CONF_SINCE = 22300
+# Before this the home of the account counted, and not HOME (getpwuid in src/misc/param.cc).
+_HOME_SINCE = 23000
+_NEWEST = 99999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +40,32 @@ class Unread:
     text: str
 
 
-def _files(environ: Mapping[str, str], root: Path) -> Iterator[Path]:
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """The library that reads the files: which, and how, depends on it."""
+
+    family: str = "nccl"  # or rccl
+    code: int | None = None  # its version as a number, such as 22005
+
+
+def home_of_user() -> str:
+    """What the account says, whatever HOME is."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _files(environ: Mapping[str, str], root: Path, reader: Reader, home: str) -> Iterator[Path]:
     """The files that the library reads, the one that wins first."""
-    if environ.get(_CONF):
+    code = reader.code or _NEWEST
+    if environ.get(_CONF) and code >= _CONF_SINCE:
         yield Path(environ[_CONF])
-    elif environ.get("HOME"):
-        yield Path(environ["HOME"]) / ".nccl.conf"
-        yield Path(environ["HOME"]) / ".rccl.conf"
-    yield root / "etc/nccl.conf"
-    yield root / "etc/rccl.conf"
+    else:
+        folder = environ.get("HOME", "") if code >= _HOME_SINCE else home
+        if folder:
+            yield Path(folder) / f".{reader.family}.conf"
+    yield root / f"etc/{reader.family}.conf"
 
 
 def _lines(path: Path) -> list[str]:
@@ -52,25 +76,30 @@ def _lines(path: Path) -> list[str]:
 
 
 def settings(
-    environ: Mapping[str, str], root: Path = Path("/")
+    environ: Mapping[str, str],
+    root: Path = Path("/"),
+    reader: Reader = Reader(),
+    home: str = "",
 ) -> tuple[list[Setting], list[Unread]]:
-    """Every setting in force, by name, and the lines of files that are none."""
+    """Every setting in force, by name, and the lines of files that are none.
+
+    The library trims nothing: a blank beside the name makes another name that nobody reads, and one
+    beside the value belongs to it (setEnvFile in src/misc/param.cc).
+    """
     found: dict[str, Setting] = {
         name: Setting(name=name, value=value, origin="environment")
         for name, value in environ.items()
         if name.startswith(PREFIXES) or name in OTHERS
     }
     unread: list[Unread] = []
-    for path in _files(environ, root):
+    for path in _files(environ, root, reader, home):
         for number, line in enumerate(_lines(path), 1):
-            text = line.strip()
-            if not text or text.startswith("#"):
+            if not line.strip() or line.startswith("#"):
                 continue
-            name, equals, value = text.partition("=")
+            name, equals, value = line.partition("=")
             where = f"{path}:{number}"
-            if not equals or not name.strip().replace("_", "").isalnum():
-                unread.append(Unread(where=where, text=text))
+            if not equals or not name.replace("_", "").isalnum():
+                unread.append(Unread(where=where, text=line))
             else:
-                name = name.strip()
-                found.setdefault(name, Setting(name=name, value=value.strip(), origin=where))
+                found.setdefault(name, Setting(name=name, value=value, origin=where))
     return [found[name] for name in sorted(found)], unread

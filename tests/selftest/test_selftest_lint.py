@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucomm_selftest import lint, lintdata
+from gpucomm_selftest import lint, lintdata, plugins
 from gpucomm_selftest.elf import ElfError
 from gpucomm_selftest.kinds.lint import KINDS
 from gpucomm_selftest.names import known_names
-from gpucomm_selftest.settings import Setting, Unread, settings
+from gpucomm_selftest.settings import Reader, Setting, Unread, settings
 
 if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
@@ -35,6 +35,7 @@ HOST = lint.Host(
     interfaces=["lo", "eth0", "eth1", "ib0"],
     hcas={"mlx5_0": ["1"], "mlx5_1": ["1"], "mlx5_10": ["1"]},
     gids=4,
+    plugins={"NCCL_TUNER_PLUGIN": "libnccl-tuner-gone.so: cannot open", "NCCL_NET_PLUGIN": ""},
     exists=lambda name: name == "/here.xml",
 )
 
@@ -64,7 +65,14 @@ FAULTS = [
     ("GC0505", ["NCCL_ALGO=bogus"], "bogus is none of Ring, Tree"),
     ("GC0505", ["NCCL_ALGO=allreduce:tree;broadcast:rong"], "rong is none of"),
     ("GC0505", ["NCCL_PROTO=^LL129"], "LL129 is none of"),
+    ("GC0505", ["NCCL_ALGO=Ring, Tree"], "' Tree' is none of Ring, Tree"),
+    ("GC0505", ["NCCL_ALGO=allredoce:tree"], "allredoce is none of Broadcast"),
+    ("GC0505", ["NCCL_ALGO=allreduce:tree;ring"], "only the first part may be without"),
     ("GC0506", ["NCCL_DEBUG=verbose"], "verbose is none of"),
+    ("GC0506", ["NCCL_DEBUG=ERROR"], "ERROR is none of VERSION, WARN"),
+    ("GC0506", ["NCCL_DEBUG_SUBSYS=INIT,NETT"], "NETT is none of INIT"),
+    ("GC0506", ["NCCL_P2P_LEVEL=nvl"], "nvl is none of LOC, NVL"),
+    ("GC0506", ["NCCL_SOCKET_FAMILY=af_inet6"], "af_inet6 is none of AF_INET"),
     ("GC0506", ["NCCL_P2P_LEVEL=NVLINK"], "NVLINK is none of"),
     ("GC0506", ["NCCL_IB_TIMEOUT=long"], "is no number"),
     ("GC0507", ["NCCL_IB_RETRY_CNT=15"], "not within 0 to 7"),
@@ -83,6 +91,8 @@ FAULTS = [
     ("GC0513", ["NCCL_MULTI_RANK_GPU_ENABLE=1", "NCCL_NVLS_ENABLE=1"], "init fails"),
     ("GC0513", ["TORCH_NCCL_DUMP_ON_TIMEOUT=1", "TORCH_FR_BUFFER_SIZE=0"], "nothing is dumped"),
     ("GC0515", ["NCCL_IB_HCA=mlx5_1"], "takes mlx5_10 too"),
+    ("GC0517", ["NCCL_TUNER_PLUGIN=gone"], "libnccl-tuner-gone.so: cannot open"),
+    ("GC0518", ["NCCL_GRAPH_FILE=/gone.xml"], "no such file"),
     ("GC0516", ["NCCL_IB_GID_INDEX=9"], "more than 4 GIDs"),
 ]
 
@@ -115,6 +125,7 @@ def test_every_kind_has_a_fault() -> None:
         "NCCL_PROTO=simple",
         "NCCL_DEBUG=INFO",
         "NCCL_DEBUG=info",
+        "NCCL_DEBUG_SUBSYS=^init,env",
         "NCCL_P2P_LEVEL=NVL",
         "NCCL_P2P_LEVEL=3",
         "NCCL_NET_GDR_LEVEL=SYS",
@@ -193,9 +204,7 @@ def test_variables_win_over_files_and_the_user_over_the_system(tmp_path: Path) -
     home, root = tmp_path / "home", tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     home.mkdir()
-    (root / "etc/nccl.conf").write_text(
-        "# ours\nNCCL_DEBUG=WARN\nNCCL_NTHREADS = 256\n\nbad line\n"
-    )
+    (root / "etc/nccl.conf").write_text("# ours\nNCCL_DEBUG=WARN\nNCCL_NTHREADS=256\n\nbad line\n")
     (home / ".nccl.conf").write_text("NCCL_NTHREADS=512\nNCCL_ALGO=Ring\n")
     environ = {"HOME": str(home), "NCCL_DEBUG": "INFO", "PATH": "/bin", "GLOO_X": "1"}
     found, unread = settings(environ, root)
@@ -206,6 +215,79 @@ def test_variables_win_over_files_and_the_user_over_the_system(tmp_path: Path) -
         ("NCCL_NTHREADS", "512", f"{home}/.nccl.conf:1"),
     ]
     assert unread == [Unread(where=f"{root}/etc/nccl.conf:5", text="bad line")]
+
+
+def test_blanks_are_part_of_the_name_and_of_the_value(tmp_path: Path) -> None:
+    """As in the library: nothing reads the one, and the other is compared with its blank."""
+    (tmp_path / "etc").mkdir()
+    file = tmp_path / "etc/nccl.conf"
+    file.write_text("NCCL_ALGO = Ring\n #NCCL_DEBUG=INFO\nNCCL_PROTO=Simple \n")
+    found, unread = settings({}, tmp_path)
+    assert [(one.name, one.value) for one in found] == [("NCCL_PROTO", "Simple ")]
+    assert [one.where for one in unread] == [f"{file}:1", f"{file}:2"]
+    assert "'Simple ' is none of LL" in findings("NCCL_PROTO=Simple ")["GC0505"]
+
+
+def test_each_library_has_files_of_its_own_and_old_ones_look_in_another_home(
+    tmp_path: Path,
+) -> None:
+    account, variable = tmp_path / "account", tmp_path / "variable"
+    (tmp_path / "etc").mkdir()
+    for folder in (account, variable):
+        folder.mkdir()
+        for family in ("nccl", "rccl"):
+            (folder / f".{family}.conf").write_text(f"NCCL_ALGO={folder.name}-{family}\n")
+    (tmp_path / "etc/rccl.conf").write_text("RCCL_MSCCL_ENABLE=0\n")
+    other = tmp_path / "other.conf"
+    other.write_text("NCCL_ALGO=named\n")
+
+    def read(family: str, code: int, **environ: str) -> dict[str, str]:
+        found, _ = settings(
+            {"HOME": str(variable), **environ},
+            tmp_path,
+            Reader(family=family, code=code),
+            str(account),
+        )
+        return {one.name: one.value for one in found if one.name != "NCCL_CONF_FILE"}
+
+    assert read("nccl", 23004) == {"NCCL_ALGO": "variable-nccl"}
+    assert read("nccl", 22005) == {"NCCL_ALGO": "account-nccl"}
+    rccl = {"NCCL_ALGO": "account-rccl", "RCCL_MSCCL_ENABLE": "0"}
+    assert read("rccl", 22105) == rccl
+    assert read("nccl", 22304, NCCL_CONF_FILE=str(other)) == {"NCCL_ALGO": "named"}
+    assert read("nccl", 22205, NCCL_CONF_FILE=str(other)) == {"NCCL_ALGO": "account-nccl"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "names"),
+    [
+        ("NCCL_NET_PLUGIN", "ofi", ["ofi", "libnccl-net-ofi.so"]),
+        ("NCCL_NET_PLUGIN", "libnccl-net-x.so", ["libnccl-net-x.so"]),
+        ("NCCL_TUNER_PLUGIN", "a", ["a", "libnccl-tuner-a.so"]),
+        ("NCCL_NET_PLUGIN", "none", []),
+        ("NCCL_NET_PLUGIN", "/opt/x.so", []),
+        ("NCCL_NET_PLUGIN", "", []),
+    ],
+)
+def test_what_the_loader_is_asked_for(setting: str, value: str, names: list[str]) -> None:
+    assert plugins.plugin_names(setting, value) == names
+
+
+def test_a_plugin_is_opened_by_the_loader_in_another_process(tmp_path: Path) -> None:
+    environ = {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert plugins.can_open(["libc.so.6"], environ) == ""
+    assert "libnccl-net-none.so: cannot open" in plugins.can_open(
+        ["none", "libnccl-net-none.so"], environ
+    )
+    # It is there and no library: that is what is said, and not that the other name is missing.
+    (tmp_path / "libnccl-net-bad.so").write_text("no library")
+    said = plugins.can_open(["bad", "libnccl-net-bad.so"], environ)
+    assert "libnccl-net-bad.so: file too short" in said or "invalid ELF header" in said
+
+
+def test_rccl_knows_words_of_its_own() -> None:
+    rccl = lint.Use(backend="nccl", library=22105, family="rccl")
+    assert findings("NCCL_DEBUG=ERROR", "NCCL_DEBUG_SUBSYS=VERBS", use=rccl) == {}
 
 
 def test_a_named_file_replaces_that_of_the_user(tmp_path: Path) -> None:

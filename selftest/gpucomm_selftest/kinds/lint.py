@@ -106,7 +106,8 @@ KINDS: dict[str, Kind] = {
     "GC0514": Kind(
         level=WARN,
         title="a line of a configuration file that is no setting",
-        expected="NAME=VALUE, or a comment after #",
+        expected="NAME=VALUE without blanks around =, or a comment with # as the first letter: the "
+        "library trims nothing",
         cause="a slip in the file",
         action="correct the line that measured names",
     ),
@@ -124,5 +125,22 @@ KINDS: dict[str, Kind] = {
         "right one by itself",
         cause="an index of another machine",
         action="unset NCCL_IB_GID_INDEX, or look with show_gids",
+    ),
+    "GC0517": Kind(
+        level=WARN,
+        title="a plugin that cannot be opened",
+        expected="a library that the loader finds under this name and can open: else NCCL goes on "
+        "with what it has, and says so only at NCCL_DEBUG=INFO",
+        cause="the plugin is not in this image or not on LD_LIBRARY_PATH, or a library that it "
+        "needs is missing",
+        action="install or mount it and name its folder in LD_LIBRARY_PATH, give the full path, or "
+        "unset the variable",
+    ),
+    "GC0518": Kind(
+        level=FAIL,
+        title="a file without which NCCL does not start is not here",
+        expected="a graph that can be read: without it the init ends (unhandled system error)",
+        cause="a path of the host that is not mounted, or a file of another run",
+        action="unset NCCL_GRAPH_FILE, or docker run --volume FILE:FILE:ro",
     ),
 }

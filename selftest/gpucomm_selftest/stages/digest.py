@@ -19,7 +19,7 @@ from gpucomm_selftest.environment import shown
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.host import address_of
 from gpucomm_selftest.probing import ask
-from gpucomm_selftest.settings import settings
+from gpucomm_selftest.settings import Reader, home_of_user, settings
 from gpucomm_selftest.stage import (
     PASSED,
     RankContext,
@@ -67,6 +67,8 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
     context.enter("read the files of the libraries")
     files = {one.kind: _sha256(one.path) for one in libraries.own_files() if one.kind in _HASHED}
     context.enter("list the packages")
+    reader = Reader(family=args["family"] or "nccl", code=args["code"])
+    in_force, _ = settings(os.environ, reader=reader, home=home_of_user())
     told = {"files": files, "packages": _packages()}
     context.enter("open a door")
     interface = routes.interface_for(args["backend"], args["setting"], args["usual"])
@@ -77,9 +79,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         port = doors.port
     return {
         **told,
-        "conf": {
-            one.name: one.value for one in settings(os.environ)[0] if one.origin != "environment"
-        },
+        "conf": {one.name: one.value for one in in_force if one.origin != "environment"},
         "interface": interface,
         "address": address,
         "port": port,
@@ -173,10 +173,13 @@ def run(session: Session, deadline: float) -> StageResult:
     def args(number: int) -> dict[str, Any]:
         site = session.sites[number]
         copy = meeting.copies.get(site.ranks[0])
+        library: dict[str, Any] = next(iter(session.probes[number]["libraries"]), {})
         return {
             "phase": "tell",
             "backend": world.backend,
             "setting": site.environ.get(name, ""),
+            "family": library.get("family", ""),
+            "code": library.get("code"),
             "usual": copy.interface if copy else meeting.interface,
             "door": words[number] if apart else "",
         }

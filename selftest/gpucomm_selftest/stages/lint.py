@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpucomm_selftest import lint
+from gpucomm_selftest import lint, lintdata
 from gpucomm_selftest.elf import ElfError
 from gpucomm_selftest.findings import LEVELS, PASS, Finding
 from gpucomm_selftest.machine.network import interfaces, rdma_ports
 from gpucomm_selftest.names import known_names
+from gpucomm_selftest.plugins import can_open, plugin_names
 from gpucomm_selftest.probing import ask
-from gpucomm_selftest.settings import Setting, Unread, settings
+from gpucomm_selftest.settings import Reader, Setting, Unread, home_of_user, settings
 from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
 
 
 def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
     context.enter("read the settings")
-    found, unread = settings(os.environ)
+    reader = Reader(family=args["family"] or "nccl", code=args["code"])
+    found, unread = settings(os.environ, reader=reader, home=home_of_user())
     names: frozenset[str] = frozenset()
     problem = ""
     if args["library"]:
@@ -32,8 +34,15 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
             names = known_names(Path(args["library"]))
         except (OSError, ElfError) as error:
             problem = str(error)
+    context.enter("look for plugins")
+    plugins = {
+        one.name: can_open(plugin_names(one.name, one.value), os.environ)
+        for one in found
+        if one.name in lintdata.PLUGINS and args["library"] and plugin_names(one.name, one.value)
+    }
     ports = rdma_ports()
     return {
+        "plugins": plugins,
         "settings": [vars(one) for one in found],
         "unread": [vars(one) for one in unread],
         "names": sorted(names),
@@ -52,7 +61,11 @@ def run(session: Session, deadline: float) -> StageResult:
     outcome = ask(
         session,
         STAGE.id,
-        lambda site: {"library": loaded[site].get("path", "")},
+        lambda site: {
+            "library": loaded[site].get("path", ""),
+            "family": loaded[site].get("family", ""),
+            "code": loaded[site].get("code"),
+        },
         deadline,
     )
     if outcome.ended:
@@ -64,10 +77,16 @@ def run(session: Session, deadline: float) -> StageResult:
             [Setting(**one) for one in data["settings"]],
             [Unread(**one) for one in data["unread"]],
             frozenset(data["names"]),
-            lint.Host(interfaces=data["interfaces"], hcas=data["hcas"], gids=data["gids"]),
+            lint.Host(
+                interfaces=data["interfaces"],
+                hcas=data["hcas"],
+                gids=data["gids"],
+                plugins=data["plugins"],
+            ),
             lint.Use(
                 backend=session.world.backend if session.world else session.options.backend,
                 library=library.get("code"),
+                family=library.get("family", ""),
             ),
         )
 
