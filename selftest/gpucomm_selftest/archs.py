@@ -8,6 +8,8 @@ the suffix a (sm_90a) is for that one GPU alone.
 import re
 from collections.abc import Sequence
 
+from gpucomm_selftest.driver_table import floor_of, version
+
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<suffix>[a-z]?)$")
 
 # The lines of gpucomm's images, oldest first, and the GPUs that the wheels of their newest torch
@@ -52,10 +54,16 @@ def has_amd_code(arch: str, archs: Sequence[str]) -> bool:
     return any(one.partition(":")[0] == plain for one in archs)
 
 
-def line_for(capability: str) -> str | None:
-    """The oldest line whose newest torch has code for this GPU."""
+def line_for(capability: str, driver: str = "") -> str | None:
+    """The newest line whose newest torch has code for this GPU, of those that run with this driver
+    where there is one: the newest of all where none does."""
     mine = _number(capability)
-    for line, (least, most) in LINES.items():
-        if _number(least) <= mine <= _number(most):
-            return line
-    return None
+    fit = [line for line, (least, most) in LINES.items() if _number(least) <= mine <= _number(most)]
+    run = [line for line in fit if driver and version(driver) >= _floor(line)]
+    best = run or fit
+    return best[-1] if best else None
+
+
+def _floor(line: str) -> tuple[int, ...]:
+    """The least driver for a line: cu128 is CUDA 12.8."""
+    return version(floor_of(f"{line[2:-1]}.{line[-1]}") or "")

@@ -115,6 +115,12 @@ def mapped_files(maps: Iterable[str]) -> list[MappedFile]:
     return list(found.values())
 
 
+def own_paths() -> list[str]:
+    """Every file that this process has mapped."""
+    matches = (_MAPS_LINE.match(line.rstrip("\n")) for line in _own_maps())
+    return sorted({match["path"].removesuffix(_DELETED) for match in matches if match})
+
+
 def _own_maps() -> list[str]:
     with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
         return list(maps)

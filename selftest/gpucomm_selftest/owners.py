@@ -97,6 +97,29 @@ def preload_entries(environ: Mapping[str, str]) -> list[str]:
     return environ.get(PRELOAD, "").replace(":", " ").split()
 
 
+def not_preloaded(environ: Mapping[str, str], mapped: Iterable[str]) -> list[str]:
+    """What LD_PRELOAD names and the loader has not loaded: it says so on stderr, and goes on."""
+    paths = [Path(one) for one in mapped]
+    names = {path.name for path in paths}
+    return [
+        entry
+        for entry in preload_entries(environ)
+        if not (
+            any(same_file(Path(entry), path) for path in paths) if "/" in entry else entry in names
+        )
+    ]
+
+
+def pinned(text: str) -> dict[str, str]:
+    """The versions that a file of constraints asks for: `name==version` on a line."""
+    made = {}
+    for line in text.splitlines():
+        name, equals, version = line.partition("#")[0].partition(";")[0].partition("==")
+        if equals and version.strip():
+            made[name.partition("[")[0].strip().lower().replace("_", "-")] = version.strip()
+    return made
+
+
 def library_path_entries(environ: Mapping[str, str]) -> list[str]:
     return [one for one in environ.get(LIBRARY_PATH, "").replace(";", ":").split(":") if one]
 

@@ -55,6 +55,8 @@ def _no_gpu(probe: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     chosen = [f"{name}={environ[name]!r}" for name in CHOOSING if name in environ]
     nodes = ", ".join(probe["device_nodes"]) or "none"
     said = f"torch {probe['torch']} for {built}; device nodes: {nodes}"
+    if probe.get("why_no_gpu") and probe["device_nodes"]:
+        said += f"; CUDA says: {probe['why_no_gpu']}"
     return said + (f"; set: {', '.join(chosen)}" if chosen else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gpucomm_selftest import elf, libraries, owners
 from gpucomm_selftest.kinds.libraries import KINDS
-from gpucomm_selftest.stages.libraries import judge, owner
+from gpucomm_selftest.stages.libraries import judge, owner, unpinned
 
 if TYPE_CHECKING:
     from tests.selftest.conftest import Runner
@@ -39,6 +40,8 @@ def healthy() -> dict[str, Any]:
         "own": OWN,
         "symbols": {"needed": 41, "missing": {}, "unreadable": []},
         "told": "",
+        "not_preloaded": [],
+        "unpinned": [],
     }
 
 
@@ -74,6 +77,12 @@ FAULTS = [
     ),
     ("GC0124", with_library(deleted=True), "libnccl.so.2 (wheel nvidia-nccl-cu12 2.20.5)"),
     ("GC0125", with_library(size=99), "99 bytes, recorded 100"),
+    (
+        "GC0127",
+        changed(unpinned=[[f"p{n}", "1.0", "2.0"] for n in range(6)]),
+        "p0 2.0, locked 1.0, p1 2.0, locked 1.0, p2 2.0, locked 1.0, p3 2.0, locked 1.0 and 2 more",
+    ),
+    ("GC0128", changed(not_preloaded=["/gone.so"]), "LD_PRELOAD names /gone.so"),
     ("GC0126", with_library(packages=TWO), "wheel nvidia-nccl-cu12 2.20.5 and wheel b 1"),
 ]
 
@@ -117,6 +126,35 @@ def test_the_wheel_of_a_file_is_that_whose_record_has_it(tmp_path: Path) -> None
         ("wheel bare 1.0", None),
         ("wheel nvidia-nccl-cu12 2.20.5", 5),
     ]
+
+
+def test_what_ld_preload_names_in_vain(tmp_path: Path) -> None:
+    real, link = tmp_path / "libreal.so.1", tmp_path / "libreal.so"
+    real.touch()
+    link.symlink_to(real)
+    mapped = [str(real), "/usr/lib/libc.so.6"]
+
+    def missed(value: str) -> list[str]:
+        return owners.not_preloaded({"LD_PRELOAD": value}, mapped)
+
+    assert missed(f"{link}:libc.so.6") == []
+    assert missed(f"libc.so.6 {tmp_path}/gone.so") == [f"{tmp_path}/gone.so"]
+    assert missed("libnone.so") == ["libnone.so"]
+    assert owners.not_preloaded({}, mapped) == []
+
+
+def test_the_versions_that_constraints_ask_for() -> None:
+    text = "# ours\ntorch==2.4.1+cu121 ; python_version > '3'\nNumPy_x[extra] == 2.1\nloose>=1\n"
+    assert owners.pinned(text) == {"torch": "2.4.1+cu121", "numpy-x": "2.1"}
+
+
+def test_a_package_that_differs_from_its_lock_is_told(tmp_path: Path) -> None:
+    here = version("pytest")
+    (tmp_path / "constraints.txt").write_text(f"pytest==0.1\nclick=={version('click')}\nnone==1\n")
+    assert unpinned(tmp_path) == [["pytest", "0.1", here]]
+    (tmp_path / "overrides.txt").write_text(f"pytest=={here}+local\n")
+    assert unpinned(tmp_path) == []
+    assert unpinned(tmp_path / "gone") == []
 
 
 def test_the_package_of_the_distribution(tmp_path: Path) -> None:

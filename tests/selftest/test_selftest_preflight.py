@@ -413,8 +413,12 @@ def test_the_lines_are_those_of_the_matrix() -> None:
         low, high = (tuple(map(int, one.split("."))) for one in (least, most))
         assert low >= numbers[0], line
         assert high[0] == numbers[-1][0], line
-    assert line_for("9.0") == "cu118"
-    assert line_for("12.0") == "cu128"
+    assert line_for("9.0") == "cu130"
+    assert line_for("6.1") == "cu126"
+    # The newest that this driver runs; where none does, the driver has to be updated anyhow.
+    assert line_for("9.0", "550.54.14") == "cu128"
+    assert line_for("12.0", "550.54.14") == "cu128"
+    assert line_for("12.1", "550.54.14") == "cu130"
     assert line_for("3.5") is None
 
 

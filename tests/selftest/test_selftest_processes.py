@@ -49,6 +49,17 @@ def test_a_torch_that_raises_and_prints_is_an_unusable_environment(
     assert done.err == ""
 
 
+def test_a_library_without_a_function_of_torch_has_a_finding_of_its_own(
+    plain_run: Runner, tmp_path: Path
+) -> None:
+    said = "/opt/venv/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"
+    done = plain_run.run("--json", environ=stand_in(tmp_path, f"raise ImportError({said!r})\n"))
+    assert (done.code, done.json["verdict"]) == (3, "unusable")
+    finding = only_finding(done)
+    assert finding["id"] == "GC0119"
+    assert "ncclCommRegister" in finding["measured"]
+
+
 def test_the_text_has_one_verdict_and_no_traceback(plain_run: Runner, tmp_path: Path) -> None:
     broken = stand_in(tmp_path, "raise ImportError('no')\n")
     done = plain_run.run(environ=broken)

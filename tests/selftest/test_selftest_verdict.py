@@ -202,6 +202,18 @@ def test_what_cannot_run(seen: dict[str, Any], backend: str, finding: str) -> No
     assert caught.value.finding_id == finding
 
 
+def test_no_gpu_says_what_cuda_says_where_there_should_be_one() -> None:
+    words = "forward compatibility was attempted on non supported HW"
+    seen = probe(gpus=[], device_nodes=["/dev/nvidia0"], why_no_gpu=words)
+    with pytest.raises(UnusableError) as caught:
+        world(seen)
+    assert caught.value.finding_id == "GC0106"
+    assert caught.value.measured.endswith(f"; CUDA says: {words}")
+    with pytest.raises(UnusableError) as caught:
+        world(probe(gpus=[], why_no_gpu="Found no NVIDIA driver on your system"))
+    assert "CUDA says" not in caught.value.measured
+
+
 def test_no_gpu_says_what_hides_them_and_gloo_runs_all_the_same() -> None:
     seen = probe(gpus=[], device_nodes=["/dev/nvidia0"])
     with pytest.raises(UnusableError) as caught:

@@ -58,4 +58,20 @@ KINDS: dict[str, Kind] = {
         cause="packages of two CUDA versions side by side, such as nvidia-nccl-cu12 and -cu13",
         action="uninstall both, and install the one that torch asks for",
     ),
+    "GC0127": Kind(
+        level=WARN,
+        title="a package is not the one that the image was locked with",
+        expected="the versions of /opt/gpucomm/pins: these were tested together",
+        cause="a package that was installed into the image afterwards, past its constraints",
+        action="install without --no-deps and without another PIP_CONSTRAINT, or build an image "
+        "with these versions: gpucomm build",
+    ),
+    "GC0128": Kind(
+        level=WARN,
+        title="LD_PRELOAD names a library that was not loaded",
+        expected="every library that LD_PRELOAD names: the loader says so on stderr and goes on, "
+        "and torch runs with its own",
+        cause="a path of another image or of the host, or a library for another machine",
+        action="correct the path, mount it, or unset LD_PRELOAD",
+    ),
 }

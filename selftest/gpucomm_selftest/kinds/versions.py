@@ -153,4 +153,13 @@ KINDS: dict[str, Kind] = {
         cause="a GPU that fell off the bus, or one that the driver could not initialise",
         action="nvidia-smi -L and dmesg on the host; NVIDIA_VISIBLE_DEVICES in the container",
     ),
+    "GC0119": Kind(
+        level=FAIL,
+        title="torch cannot be imported: its collective library lacks a function",
+        expected="a NCCL or RCCL with every function that this torch calls when it is loaded",
+        cause="an older library than torch was built for comes first: LD_PRELOAD, LD_LIBRARY_PATH, "
+        "or a package that was changed by hand",
+        action="unset LD_PRELOAD and LD_LIBRARY_PATH; pip install --force-reinstall torch brings "
+        "the one that it asks for",
+    ),
 }

@@ -4,6 +4,7 @@ The probe, which has imported torch, collects from its own maps (libraries.py, o
 Versions of the collective library are judged in `versions`, those of other ranks in `init`.
 """
 
+import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from gpucomm_selftest import libraries
 from gpucomm_selftest.findings import Finding, found
+from gpucomm_selftest.owners import not_preloaded, pinned
 from gpucomm_selftest.probing import ask
 from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
@@ -19,6 +21,8 @@ _COLLECTIVE = ("nccl", "rccl")
 # Of these a process may not have two of one major version.
 _SINGLE = ("cudart", "cudnn", "ibverbs", "driver", "hip")
 _SHOWN = 4
+# What an image of gpucomm was locked with.
+_PINS = Path("/opt/gpucomm/pins")
 
 
 def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +39,31 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         "own": os.path.realpath(own) if own else "",
         "symbols": symbols,
         "told": environ.get("NCCL_VERSION", ""),
+        "not_preloaded": not_preloaded(environ, libraries.own_paths()),
+        "unpinned": unpinned(),
     }
+
+
+def unpinned(root: Path = _PINS) -> list[list[str]]:
+    """Packages of the image that have another version than it was locked with: name, pin, version
+    (empty where it is gone). Without the files of an image of ours there are none."""
+    pins: dict[str, str] = {}
+    # Overrides win over constraints, as they do in the resolver.
+    for name in ("constraints.txt", "overrides.txt"):
+        try:
+            pins.update(pinned((root / name).read_text(encoding="utf-8", errors="replace")))
+        except OSError:
+            continue
+    made = []
+    for name, pin in sorted(pins.items()):
+        try:
+            here = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            here = ""
+        # A local part such as +cu121 tells the index it came from.
+        if here and here.partition("+")[0] != pin.partition("+")[0]:
+            made.append([name, pin, here])
+    return made
 
 
 def owner(one: Mapping[str, Any]) -> str:
@@ -88,6 +116,12 @@ def judge(data: Mapping[str, Any], version: str | None) -> list[Finding]:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         asks = Path(missing[names[0]]).name
         findings.append(found("GC0123", f"{', '.join(names[:_SHOWN])}{more}, called by {asks}"))
+    if data["not_preloaded"]:
+        findings.append(found("GC0128", f"LD_PRELOAD names {', '.join(data['not_preloaded'])}"))
+    if data["unpinned"]:
+        said = [f"{name} {here}, locked {pin}" for name, pin, here in data["unpinned"]]
+        more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+        findings.append(found("GC0127", ", ".join(said[:_SHOWN]) + more))
     told = data["told"].partition("-")[0]
     if told and version and told != version:
         findings.append(found("GC0122", f"NCCL_VERSION={data['told']}, loaded {version}"))

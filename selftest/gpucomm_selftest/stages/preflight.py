@@ -98,6 +98,10 @@ def _few(words: Sequence[str]) -> str:
 Data = Mapping[str, Any]
 
 
+def _ranks(use: Use) -> str:
+    return "1 rank" if use.ranks == 1 else f"{use.ranks} ranks"
+
+
 def _shm(data: Data, use: Use) -> Line:
     shm = data["shm"]
     stale = shm["stale"]
@@ -107,7 +111,7 @@ def _shm(data: Data, use: Use) -> Line:
         if not shm["there"] or not shm["writable"]:
             findings.append(found("GC0404", "closed to this user" if shm["there"] else "missing"))
         elif shm["size"] < _SHM_WANTED:
-            findings.append(found("GC0401", f"{value}, for {use.ranks} ranks"))
+            findings.append(found("GC0401", f"{value}, for {_ranks(use)}"))
         if shm["there"] and shm["writable"] and shm["free"] < min(_SHM_FREE, shm["size"] // 2):
             findings.append(found("GC0402", value))
     if stale:
@@ -310,7 +314,7 @@ def _code(data: Data, use: Use) -> Line:
         else:
             mine = gpu["capability"]
             fits = has_code(mine, archs)
-            line = line_for(mine)
+            line = line_for(mine, data["driver"]["version"] if data["driver"] else "")
             hint = f"; the line {line} has" if line else ""
         if not fits:
             missing.append(f"GPU {gpu['index']} ({gpu['name']}) is {mine}{hint}")

@@ -6,6 +6,7 @@ crashes or hangs is still a verdict, and so that the launcher never creates a GP
 
 import ctypes
 import platform
+import re
 import sys
 import time
 import uuid
@@ -29,6 +30,9 @@ from gpucomm_selftest.stage import (
     stopped,
 )
 from gpucomm_selftest.world import Launched, World, backend_of, decide, decide_launched
+
+# What the loader says of it, in the ImportError.
+_LACKS_FUNCTION = re.compile(r"undefined symbol: p?nccl[A-Z]\w+")
 
 
 def uuid_of(index: int, told: str) -> str:
@@ -63,6 +67,16 @@ def _gpus(torch: Any) -> list[dict[str, Any]]:
     return gpus
 
 
+def _why_no_cuda(torch: Any) -> str:
+    """What CUDA says where it does not start, such as that the compatibility library does not fit
+    this kind of GPU (error 804); torch keeps it to itself."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())[:300]
+    return ""
+
+
 def _compiled_for(torch: Any) -> str | None:
     """The NCCL that torch was compiled with. It is not what is loaded."""
     try:
@@ -89,6 +103,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
                 backends.append(name)
     context.enter("look for GPUs")
     gpus = _gpus(torch)
+    no_cuda = "" if gpus or not torch.version.cuda else _why_no_cuda(torch)
     context.enter("look at loaded libraries")
     return {
         "python": platform.python_version(),
@@ -102,6 +117,7 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
         "libcuda": mapped_file("driver"),
         "backends": backends,
         "gpus": gpus,
+        "why_no_gpu": no_cuda,
         "device_nodes": device_nodes(),
         "driver": driver_version(),
         "libraries": describe_own(),
@@ -229,7 +245,8 @@ def run(session: Session, deadline: float) -> StageResult:
     if outcome.ended == "failed" and raised and not any(one["lost"] for one in outcome.ranks):
         # torch raised: that is no failed check, it is no place to check anything.
         where = f"{session.sites[raised['rank']].name}: " if len(session.sites) > 1 else ""
-        result = _unusable("GC0110", f"{where}{raised['error']}", deadline)
+        lacks = _LACKS_FUNCTION.search(raised["error"])
+        result = _unusable("GC0119" if lacks else "GC0110", f"{where}{raised['error']}", deadline)
         result.ranks = outcome.ranks
         return result
     if outcome.ended:
