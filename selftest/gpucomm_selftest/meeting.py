@@ -241,6 +241,14 @@ class Meeting:
         """By rank."""
         return [here, *(self.copies[rank] for rank in range(1, self.launch.size))]
 
+    def name_hosts(self) -> str:
+        """Where there are several hosts, each copy is called by its own; the name of this one."""
+        if not any(copy.host for copy in self.copies.values()):
+            return ""
+        for copy in self.copies.values():
+            copy.host = str(copy.identity["name"])
+        return str(self.identity["name"])
+
     def address_for(self, rank: int) -> str:
         """Where a rank finds rank 0's processes: the way by which its copy came."""
         copy = self.copies.get(rank)

@@ -18,9 +18,9 @@ class Place(Protocol):
 
 
 class Here:
-    host = ""
-
     def __init__(self) -> None:
+        # Set where other places are on other hosts.
+        self.host = ""
         self._folder: Folder | None = None
 
     def start(
@@ -35,6 +35,7 @@ class Here:
             role=role,
             size=size,
             environment={**environment, **settings},
+            host=self.host,
             folder=self._folder if capture else None,
         )
 

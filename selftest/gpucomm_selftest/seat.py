@@ -78,7 +78,6 @@ class Seat(Protocol):
 class Child:
     """A process of this copy, in a session of its own."""
 
-    host = ""
     lost = ""
 
     def __init__(
@@ -88,8 +87,10 @@ class Child:
         role: str,
         size: int,
         environment: Mapping[str, str],
+        host: str = "",
         folder: Folder | None = None,
     ) -> None:
+        self.host = host
         self.signal: int | None = None
         self.status: int | None = None
         self._folder = folder

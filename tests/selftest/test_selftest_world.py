@@ -100,8 +100,10 @@ def test_a_rank_without_gpus_among_others_is_named() -> None:
     assert caught.value.measured.startswith("rank on b: torch 2.5.1 for CUDA 12.4")
 
 
-class _Far(Here):
-    host = "b"
+def on_another_host() -> Here:
+    place = Here()
+    place.host = "b"
+    return place
 
 
 def site(place: Here, *ranks: int) -> Site:
@@ -109,7 +111,7 @@ def site(place: Here, *ranks: int) -> Site:
 
 
 def test_what_all_sites_share_is_said_once_and_the_rest_with_the_ranks() -> None:
-    sites = [site(Here(), 0, 1), site(_Far(), 2, 3)]
+    sites = [site(Here(), 0, 1), site(on_another_host(), 2, 3)]
     both, here = found("GC0107", "x"), found("GC0109", "y")
     made = over(sites, lambda number: [both] if number else [both, here])
     assert [one.measured for one in made] == ["x", "ranks 0,1: y"]

@@ -66,6 +66,7 @@ def run(session: Session, deadline: float) -> StageResult:
         return failure(*problem, deadline)
     if session.interrupt.signal is not None:
         return StageResult(id=STAGE.id, status=INTERRUPTED, deadline=deadline)
+    session.here.host = made.name_hosts()
     names = {copy.identity["name"] for copy in made.copies.values()} | {made.identity["name"]}
     where = f"{len(names)} hosts" if len(names) > 1 else "one host"
     measured = f"{launch.family}: {launch.size} copies on {where}, at {launch.address}:{port}"
