@@ -1,8 +1,8 @@
 """Asks NCCL's own service for reliability (RAS) what it knows of the ranks of a job that hangs.
 
 NCCL since 2.24 answers on one TCP port per host, in text, whatever state its collectives are in:
-`verbose status` is one of the commands of its protocol (NCCL user guide, "RAS"). A client here only
-reads, within a deadline, and takes any answer or none.
+`verbose status` is one of the commands of its protocol (NCCL user guide, "RAS"; the others stand in
+src/ras/client_support.cc). A client here only reads, within a deadline; it takes any answer or none.
 """
 
 import socket
@@ -13,7 +13,10 @@ SINCE = 22400
 DEFAULT = ("localhost", 28028)
 DEADLINE = 3.0
 
-_COMMAND = b"verbose status\n"
+# The service asks the other ranks, and waits five seconds for one that is stopped unless it is told
+# otherwise: longer than a report may take. It answers line by line, so that all go at once.
+_COMMAND = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nVERBOSE STATUS\n"
+_REPLIES = ("SERVER PROTOCOL ", "OK")
 _MOST = 64 * 1024
 
 
@@ -47,4 +50,8 @@ def status(where: tuple[str, int], deadline: float = DEADLINE) -> list[str]:
     except OSError as error:
         # Nobody there, or it went away in the middle: what it said until then is worth having.
         answer += f"\n(no more: {error})".encode() if answer else b""
-    return [line.rstrip() for line in answer.decode("utf-8", "replace").splitlines()]
+    lines = [line.rstrip() for line in answer.decode("utf-8", "replace").splitlines()]
+    replies = 0
+    while replies < min(2, len(lines)) and lines[replies].startswith(_REPLIES):
+        replies += 1
+    return lines[replies:]

@@ -43,12 +43,12 @@ def test_it_sends_the_command_and_takes_all_of_the_answer() -> None:
             gone = False
         if gone:
             return  # as NCCL does: an end of input is a client that has gone
-        for part in (ANSWER[:20], ANSWER[20:]):
+        for part in ("SERVER PROTOCOL 2\nO", "K\n", ANSWER[:20], ANSWER[20:]):
             connection.sendall(part.encode())
 
     with service(answer) as where:
         assert ras.status(where) == ANSWER.splitlines()
-    assert heard == [b"verbose status\n"]
+    assert heard == [b"CLIENT PROTOCOL 2\nTIMEOUT 1\nVERBOSE STATUS\n"]
 
 
 def test_one_that_never_answers_costs_the_deadline_and_no_more() -> None:
