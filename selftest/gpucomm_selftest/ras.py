@@ -1,8 +1,9 @@
 """Asks NCCL's own service for reliability (RAS) what it knows of the ranks of a job that hangs.
 
 NCCL since 2.24 answers on one TCP port per host, in text, whatever state its collectives are in:
-`verbose status` is one of the commands of its protocol (NCCL user guide, "RAS"; the others stand in
-src/ras/client_support.cc). A client here only reads, within a deadline; it takes any answer or none.
+`verbose status` is one of the commands of its protocol (NCCL user guide, "RAS"; the others stand
+in src/ras/client_support.cc). A client here only reads, within a deadline, and takes any answer or
+none.
 """
 
 import socket
