@@ -55,6 +55,7 @@ class _Member:
         self.greeted = False
         self.ended_at = 0.0
         self.left = False
+        self.recorded: list[str] = []
         self.start_work("")
 
     def start_work(self, stage: str) -> None:
@@ -195,7 +196,11 @@ class Crew:
         evidence: list[str] = []
         if ended == "hang":
             self._ask_stacks()
-            evidence = self._ask_of_hang()
+            evidence = [
+                f"rank {member.rank}: {line}"
+                for member in self._members
+                for line in member.recorded
+            ] + self._ask_of_hang()
         if ended == "failed":
             finding = found(*explain_failure(views, stage))
         elif ended == "hang":
@@ -221,6 +226,7 @@ class Crew:
                 "state": view.state,
                 "error": view.error,
                 "traceback": member.error and member.error.get("traceback"),
+                "recorded": member.recorded,
                 "output": member.tail(),
             }
             for view, member in zip(views, self._members, strict=True)
@@ -280,6 +286,8 @@ class Crew:
                 member.result = event["result"]
             elif kind == "error":
                 member.error, member.error_at = event, time.monotonic()
+            elif kind == "recorder":
+                member.recorded = event["lines"]
             elif kind == "left":
                 member.left = True
             elif on_event is not None:

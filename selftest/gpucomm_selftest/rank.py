@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from gpucomm_selftest import recorder
 from gpucomm_selftest.crumbs import Writer
 from gpucomm_selftest.stage import LEAVING, RankContext
 from gpucomm_selftest.stages import STAGES
@@ -57,7 +58,7 @@ def serve(context: RankContext) -> None:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="gpucomm_selftest.rank")
-    for name in ("--rank", "--world", "--channel", "--crumbs", "--parent"):
+    for name in ("--rank", "--world", "--channel", "--crumbs", "--wake", "--parent"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--role", required=True)
     options = parser.parse_args(argv)
@@ -65,11 +66,13 @@ def main(argv: Sequence[str]) -> None:
     os.set_inheritable(options.channel, False)
     crumbs = Writer(options.crumbs)
     os.close(options.crumbs)
+    os.set_inheritable(options.wake, False)
     # The launcher asks for the stacks of a hang by this signal; C code does not block it.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     context = RankContext(
         rank=options.rank, world=options.world, channel=options.channel, crumbs=crumbs
     )
+    recorder.answer(options.wake, lambda lines: context.send("recorder", lines=lines))
     context.send("hello", pid=os.getpid())
     serve(context)

@@ -63,7 +63,7 @@ class Seat(Protocol):
         """Whether its state and crumb come later, and have been asked for."""
 
     def ask_stacks(self) -> None:
-        """Lets it print its Python stacks."""
+        """Lets it print its Python stacks, and say what torch has recorded."""
 
     def kill(self) -> None:
         """Kills it and all that it started."""
@@ -96,6 +96,7 @@ class Child:
         self._folder = folder
         memory = crumbs.create()
         channel, writing = os.pipe()
+        waking, self._wake = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [
@@ -108,21 +109,24 @@ class Child:
                     *("--world", str(size)),
                     *("--channel", str(writing)),
                     *("--crumbs", str(memory)),
+                    *("--wake", str(waking)),
                     *("--parent", str(os.getpid())),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(writing, memory),
+                pass_fds=(writing, memory, waking),
                 start_new_session=True,
                 env=rank_environment(os.environ, environment),
             )
             self._crumbs = crumbs.Reader(memory)
         except BaseException:
             os.close(channel)
+            os.close(self._wake)
             raise
         finally:
             os.close(writing)
+            os.close(waking)
             os.close(memory)
         self.pid = self._process.pid
         # Two open pipes, each until its end.
@@ -209,6 +213,10 @@ class Child:
 
     def ask_stacks(self) -> None:
         os.kill(self.pid, signal.SIGUSR1)
+        try:
+            os.write(self._wake, b"x")
+        except OSError:
+            return  # it has gone
 
     def kill(self) -> None:
         """The whole group, also where its leader has gone: it may have started others."""
@@ -224,6 +232,7 @@ class Child:
         if self.signal is not None or self.status is not None:
             self._process.wait()
         os.close(self._owned)
+        os.close(self._wake)
         self._crumbs.close()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

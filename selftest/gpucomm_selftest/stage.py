@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -94,11 +95,13 @@ class RankContext:
     channel: int
     crumbs: "Writer"
     kept: dict[str, Any] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, event: str, **content: Any) -> None:
         data = (json.dumps({"event": event, **content}) + "\n").encode()
-        while data:
-            data = data[os.write(self.channel, data) :]
+        with self._lock:
+            while data:
+                data = data[os.write(self.channel, data) :]
 
     def enter(self, operation: str) -> None:
         """Leaves word where this rank is, before it may hang or die there."""

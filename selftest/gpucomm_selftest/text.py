@@ -286,7 +286,7 @@ def footer(report: Mapping[str, Any], colour: bool = False) -> Lines:
     for stage in report["stages"]:
         told = stage.get("evidence", [])
         if told:
-            lines.append("  the library says of itself:")
+            lines.append("  torch and the library say of themselves:")
             lines += [f"    | {_printable(line)}".rstrip() for line in told[:_EVIDENCE]]
             lines.append("")
     word = report["verdict"].upper()

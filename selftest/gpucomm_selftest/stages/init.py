@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpucomm_selftest import ras, transports
+from gpucomm_selftest import ras, recorder, transports
 from gpucomm_selftest.crew import Crew, Event
 from gpucomm_selftest.findings import Finding, found
 from gpucomm_selftest.libraries import describe_own
@@ -174,10 +174,11 @@ def run(session: Session, deadline: float) -> StageResult:
         raise RuntimeError("init runs after versions")
     left = end(session)
     meeting = session.meeting
+    recorded = recorder.environment(session.probes[0]["torch"], session.options.environ)
     crew = session.crew = Crew(
         places=meeting.places(session.here) if meeting else [session.here] * world.size,
         role="rank",
-        environment_of=world.environment_of,
+        environment_of=lambda rank: {**recorded, **world.environment_of(rank)},
         interrupt=session.interrupt,
         log=session.log,
         capture=world.backend == "nccl",
