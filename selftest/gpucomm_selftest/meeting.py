@@ -27,6 +27,8 @@ _TICK = 0.1
 # How long a connection may take to say who it is, and the copies to hang up at the end.
 _GREETING = 5.0
 _FAREWELL = 2.0
+# Copies that come in the same moment, before the first is greeted.
+_BACKLOG = 1024
 # When a person is first told for whom rank 0 waits.
 _NOTICE = 5.0
 
@@ -171,6 +173,19 @@ class Copy:
         return ""
 
 
+def _is_whole(hello: Message) -> bool:
+    """Whether it has all that a copy says of itself."""
+    identity = hello.get("identity")
+    return (
+        all(isinstance(hello.get(name), int) for name in ("rank", "size"))
+        and all(isinstance(hello.get(name), str) for name in ("version", "interface"))
+        and isinstance(hello.get("local_rank"), int | None)
+        and isinstance(hello.get("environ"), dict)
+        and isinstance(identity, dict)
+        and set(host.identity()) <= set(identity)
+    )
+
+
 class _Beats(threading.Thread):
     """Says to every copy that this one is there, also while it is busy."""
 
@@ -187,14 +202,16 @@ class _Beats(threading.Thread):
 
 def _listen_at(port: int, loopback: bool) -> socket.socket:
     if loopback:
-        return socket.create_server(("127.0.0.1", port))
+        return socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
     try:
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+        )
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise
         # A kernel or a container without IPv6.
-        return socket.create_server(("", port))
+        return socket.create_server(("", port), backlog=_BACKLOG)
 
 
 def is_loopback(address: str) -> bool:
@@ -281,7 +298,12 @@ class Meeting:
                 waiting.register(number, select.POLLIN)
             ready = {number for number, _ in waiting.poll(_TICK * 1000)}
             if server.fileno() in ready:
-                sock, _ = server.accept()
+                try:
+                    sock, _ = server.accept()
+                except OSError as error:
+                    # It has gone already, or there are no descriptors left: others may come.
+                    self._heard.append(error.strerror or str(error))
+                    continue
                 self._strangers[Link(sock)] = time.monotonic()
             for link, since in list(self._strangers.items()):
                 problem = self._greet(link, since, log)
@@ -309,7 +331,8 @@ class Meeting:
             return None
         del self._strangers[link]
         hello = messages[0]
-        if hello.get("hello") != PROTOCOL or hello.get("token") != self.launch.token:
+        ours = hello.get("hello") == PROTOCOL and hello.get("token") == self.launch.token
+        if not ours or not _is_whole(hello):
             # Another job has this port among its own, or something else speaks JSON lines here.
             self._heard.append(f"{link.peer}: a copy of another launch")
             link.send(stranger=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucomm_selftest import __version__
+from gpucomm_selftest import __version__, host
 from gpucomm_selftest.wire import PROTOCOL
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def hello(**changes: Any) -> bytes:
         "size": 2,
         "local_rank": None,
         "version": __version__,
-        "identity": {"name": "other", "pid": 7, "boot": "b"},
+        "identity": {**host.identity(), "name": "other", "pid": 7},
         "interface": "",
         "environ": {},
     }
@@ -201,6 +201,11 @@ def test_strangers_are_sent_away_and_the_copies_still_meet(plain_run: Runner, po
         assert b"stranger" in lost.recv(4096)
         assert noisy.recv(4096) == b""
         silent.sendall(b'{"hello"')
+        ours = f"bare variables:@{ADDRESS}:{port}"
+        for wrong in ({"rank": "1"}, {"environ": None}, {"identity": {"name": "x"}}):
+            half = stack.enter_context(socket.create_connection((ADDRESS, port)))
+            half.sendall(hello(token=ours, **wrong))
+            assert b"stranger" in half.recv(4096)
         second = plain_run.run(*MEET, "20", environ=place(1, 2, port))
     assert (running.finish().code, second.code) == (0, 0)
 
