@@ -1,9 +1,21 @@
 """Which launcher is told by which environment: pure, one table for each family."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpucomm_selftest.errors import UnusableError, UsageError
-from gpucomm_selftest.launcher import CANDIDATES, Launch, check_usage, detect, first_host
+from gpucomm_selftest.launcher import (
+    CANDIDATES,
+    FAMILIES,
+    NAMES,
+    Launch,
+    check_usage,
+    detect,
+    first_host,
+)
+
+ASKED = ("auto", "none", *NAMES)
 
 BARE = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 TORCHRUN = {
@@ -143,3 +155,36 @@ def test_ranks_of_one_job_agree_and_other_jobs_differ() -> None:
 )
 def test_first_host(nodelist: str, host: str) -> None:
     assert first_host(nodelist) == host
+
+
+VARIABLES = sorted(
+    {
+        *(name for family in FAMILIES for name in (*family.rank, *family.size, *family.local_rank)),
+        *(name for family in FAMILIES for name in (*family.local_size, *family.job)),
+        *("MASTER_ADDR", "MASTER_PORT", "GPUCOMM_MASTER_ADDR", "GPUCOMM_MASTER_PORT"),
+        *("SLURM_STEP_ID", "SLURM_NNODES", "SLURM_NODELIST", "TORCHELASTIC_USE_AGENT_STORE"),
+        *("PET_NNODES", "JOB_COMPLETION_INDEX"),
+    }
+)
+VALUES = st.one_of(
+    st.sampled_from(
+        ["", "0", "1", "2", "-1", "99999999999", "65535", "x", "0x1", "1.0", " 1", "٣"]
+    ),
+    st.text("ab019-_ .:@", max_size=8),
+)
+
+
+@settings(max_examples=400)
+@given(st.dictionaries(st.sampled_from(VARIABLES), VALUES, max_size=8), st.sampled_from(ASKED))
+def test_nonsense_is_a_launch_or_an_answer(environ: dict[str, str], asked: str) -> None:
+    told = None
+    try:
+        launch = detect(environ, asked)
+    except UnusableError as error:
+        told = error
+    if told is not None:
+        assert (told.finding_id, bool(told.measured)) == ("GC0701", True)
+        return
+    assert 0 <= launch.rank < launch.size
+    assert all(0 < port < 65536 for port in launch.ports)
+    assert not launch.meets or (launch.address and launch.ports and launch.token)
