@@ -203,9 +203,10 @@ def _colour(stream: TextIO) -> bool:
 class _Shown:
     """Prints the text report piece by piece, or nothing where JSON was asked for."""
 
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
-        self.colour = _colour(sys.stdout)
+    def __init__(self, session: Session) -> None:
+        self.quiet = session.options.json
+        # Some launchers give each copy a terminal of its own, whatever a person reads.
+        self.colour = _colour(sys.stdout) and session.launch.family == "none"
         self.begun = False
         # What ended before it was known what torch is: shown under the header.
         self.early: list[StageResult] = []
@@ -314,7 +315,7 @@ def _lead(session: Session) -> int:
     every copy when the first one has failed."""
     code = FAILED
     try:
-        show = _Shown(quiet=session.options.json)
+        show = _Shown(session)
         made = run(session, show)
         show.end(made)
         document = json.dumps(made, indent=2) + "\n"
@@ -341,7 +342,7 @@ def _follow(session: Session) -> int:
     seconds = time.monotonic() - begin
     result = rendezvous.failure(*ended.finding, deadline)
     result.seconds = seconds
-    show = _Shown(quiet=options.json)
+    show = _Shown(session)
     made = report.build(session, [result], [], seconds)
     show.stage(session, result)
     show.end(made)

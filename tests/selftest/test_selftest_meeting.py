@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.selftest.conftest import SELFTEST
 
 from gpucomm_selftest import __version__, host
 from gpucomm_selftest.wire import PROTOCOL
@@ -74,6 +79,27 @@ def test_the_text_says_who_met(plain_run: Runner, port: int) -> None:
     out = first.finish().out
     assert "  launcher   bare variables: 2 copies, they meet at 127.0.0.1\n" in out
     assert f"bare variables: 2 copies on one host, at 127.0.0.1:{port}" in out
+
+
+@pytest.mark.parametrize(("family", "coloured"), [("Open MPI", False), ("none", True)])
+def test_the_terminal_of_a_launcher_is_not_a_persons(family: str, coloured: bool) -> None:
+    """Open MPI 5 runs each process on a terminal of its own, and passes on what is written."""
+    place = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "gpucomm_selftest", "--stages", "rendezvous"]
+    environ = {
+        **os.environ,
+        "TERM": "xterm",
+        "PYTHONPATH": str(SELFTEST),
+        **(place if family == "Open MPI" else {}),
+    }
+    environ.pop("NO_COLOR", None)
+    subprocess.run(command, stdout=far, stderr=far, env=environ, timeout=60, check=True)
+    os.close(far)
+    text = os.read(near, 65536).decode()
+    os.close(near)
+    assert "PASS" in text
+    assert ("\033[" in text) == coloured
 
 
 def test_a_rank_that_never_comes_is_named(plain_run: Runner, port: int) -> None:
