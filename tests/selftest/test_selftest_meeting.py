@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from tests.selftest.conftest import SELFTEST
 
 from gpucomm_selftest import __version__, host
