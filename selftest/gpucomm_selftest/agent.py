@@ -6,7 +6,6 @@ verdict of its own. It must not import torch.
 
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,31 +33,6 @@ class Ended:
 
     code: int = 1
     finding: tuple[str, str] | None = None
-
-
-def resolve(name: str, within: float) -> list[Any]:
-    """What the name service says; it has its own idea of time, and is not waited for longer.
-    Raises OSError."""
-    answer: list[Any] = []
-
-    def ask() -> None:
-        try:
-            answer.append(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM))
-        except OSError as error:
-            answer.append(error)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(within)
-    if not answer:
-        raise TimeoutError(f"the name service does not answer for {name}")
-    if isinstance(answer[0], OSError):
-        raise answer[0]
-    return [where[0] for *_, where in answer[0]]
-
-
-def _connect(address: str, port: int, limit: float) -> Link:
-    return Link(socket.create_connection((address, port), timeout=limit))
 
 
 def _hello(launch: Launch, link: Link, environ: Mapping[str, str]) -> Message:
@@ -93,14 +67,17 @@ def find(
                 )
             )
         try:
-            addresses = dict.fromkeys(resolve(launch.address, min(left, _ANSWER)))
+            addresses = host.resolve(launch.address, min(left, _ANSWER))
         except OSError as error:
             why = f"{launch.address}: {error.strerror or error}"
             time.sleep(_PAUSE)
             continue
         for port in launch.ports:
             for address in addresses:
-                said = _try(launch, address, port, environ, interrupt)
+                left = end - time.monotonic()
+                if left <= 0 or interrupt.signal is not None:
+                    break
+                said = _try(launch, address, port, environ, interrupt, left)
                 if isinstance(said, str):
                     why = said
                 else:
@@ -110,20 +87,30 @@ def find(
 
 
 def _try(
-    launch: Launch, address: str, port: int, environ: Mapping[str, str], interrupt: Interrupt
+    launch: Launch,
+    address: str,
+    port: int,
+    environ: Mapping[str, str],
+    interrupt: Interrupt,
+    left: float,
 ) -> Link | Ended | str:
     """A link to rank 0 at this address, or why not. What rank 0 refuses is final."""
     try:
-        link = _connect(address, port, _CONNECT)
+        sock = socket.create_connection((address, port), timeout=min(_CONNECT, left))
     except OSError as error:
         return f"{address} port {port}: {error.strerror or error}"
+    if sock.getsockname() == sock.getpeername():
+        # Nobody listens, and the kernel took the very port for this end as well.
+        sock.close()
+        return f"{address} port {port}: nobody listens"
+    link = Link(sock)
     link.send(**_hello(launch, link, environ))
-    end = time.monotonic() + _ANSWER
+    end = time.monotonic() + min(_ANSWER, left)
     while time.monotonic() < end and not link.closed and interrupt.signal is None:
         messages = link.wait(_TICK)
         for at, message in enumerate(messages):
             if message.get("welcome"):
-                link.greeted = True
+                link.understood = True
                 link.give_back(messages[at + 1 :])
                 return link
             if "refused" in message:

@@ -5,7 +5,7 @@ Pure: it is given what the launcher saw of each rank. It must not look at proces
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # What a rank says when another one has gone: a consequence, never the cause while a cause is known.
@@ -17,20 +17,26 @@ _PEER_LOST = re.compile(
 )
 
 
+# More ranks in a row than this are told by the first and the last.
+_LISTED = 4
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankView:
     """One rank as the launcher saw it when the stage stopped."""
 
-    rank: int
+    rank: int  # its place in the crew
     pid: int
     last: str  # the last operation that it said it entered
     entered: int  # how many operations it entered in this stage
     role: str = "rank"
+    stands_for: tuple[int, ...] = ()  # of a probe: the ranks of its site
     host: str = ""  # empty where all ranks are on one host
     done: bool = False  # it finished the stage
     signal: int | None = None
     status: int | None = None  # exit status, where it exited by itself
     lost: str = ""  # why its copy of the self-test cannot be asked any more
+    said_bye: bool = False  # its copy was told to end by a signal, and said so
     ended_at: float = 0.0
     error: str | None = None
     error_at: float = 0.0
@@ -41,10 +47,21 @@ class RankView:
         return self.signal is not None or self.status is not None or bool(self.lost)
 
     @property
+    def fell(self) -> bool:
+        """Whether it ended before anybody wanted it to."""
+        return (self.gone and not self.said_bye) or self.error is not None
+
+    @property
     def name(self) -> str:
         who = f"rank {self.rank}" if self.role == "rank" else f"the {self.role}"
+        if self.stands_for:
+            who += f" of {numbered(self.stands_for)}"
         where = f" on {self.host}" if self.host else ""
         return f"{who} (pid {self.pid}{where})"
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.stands_for or (self.rank,)
 
     @property
     def end(self) -> str:
@@ -63,11 +80,23 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def numbered(ranks: Sequence[int]) -> str:
-    """`rank 0`, `ranks 0,1,3`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "ranks " + ",".join(str(rank) for rank in sorted(ranks))
+def numbered(ranks: Iterable[int]) -> str:
+    """`rank 0`, `ranks 0,1,3`, `ranks 0-7,9`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    said = ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > _LISTED else ",".join(str(rank) for rank in run)
+        for run in runs
+    )
+    return f"rank {said}" if said.isdigit() else f"ranks {said}"
+
+
+def _numbers(views: Iterable["RankView"]) -> str:
+    return numbered(rank for view in views for rank in view.ranks)
 
 
 def _where(view: RankView, stage: str) -> str:
@@ -80,16 +109,16 @@ def _others(views: Sequence[RankView], causes: Sequence[RankView]) -> str:
     if not others:
         return ""
     parts = []
-    failed = [view.rank for view in others if view.gone or view.error]
-    finished = [view.rank for view in others if view.done and view.rank not in failed]
-    waiting = [view.rank for view in others if view.rank not in failed + finished]
-    for ranks, one, many in (
+    failed = [view for view in others if view.gone or view.error]
+    finished = [view for view in others if view.done and view not in failed]
+    waiting = [view for view in others if view not in failed + finished]
+    for some, one, many in (
         (waiting, "was waiting", "were waiting"),
         (failed, "failed as a consequence", "failed as a consequence"),
         (finished, "had finished", "had finished"),
     ):
-        if ranks:
-            parts.append(f"{numbered(ranks)} {one if len(ranks) == 1 else many}")
+        if some:
+            parts.append(f"{_numbers(some)} {one if len(some) == 1 else many}")
     return "; " + ", ".join(parts)
 
 
@@ -102,7 +131,9 @@ def first_causes(views: Sequence[RankView]) -> list[RankView]:
     """
     lost = [view for view in views if view.lost]
     if lost:
-        return lost
+        # A signal reaches many where a launcher ends them because one has gone.
+        cause = min(lost, key=lambda v: (v.said_bye, v.ended_at, v.rank))
+        return [cause]
     crashed = [v for v in views if v.signal is not None and v.signal != signal.SIGABRT]
     if crashed:
         return sorted(crashed, key=lambda v: (v.ended_at, v.rank))
@@ -123,7 +154,7 @@ def explain_failure(views: Sequence[RankView], stage: str) -> tuple[str, str]:
     causes = first_causes(views)
     if not causes:
         raise ValueError("no rank died or raised")
-    if causes[0].gone and not (causes[0].error and causes[0].signal is None):
+    if causes[0].lost or (causes[0].gone and not (causes[0].error and causes[0].signal is None)):
         ends = [f"{view.name} {view.end} during {_where(view, stage)}" for view in causes]
         return "GC0706" if causes[0].lost else "GC0901", "; ".join(ends) + _others(views, causes)
     cause = causes[0]
@@ -179,7 +210,7 @@ def explain_hang(views: Sequence[RankView], stage: str, deadline: float) -> tupl
         places.setdefault(view.last or "nothing", []).append(view)
     if len(places) > 1:
         said = "; ".join(
-            f"{numbered([view.rank for view in there])} entered {where}"
+            f"{_numbers(there)} entered {where}"
             for where, there in sorted(places.items(), key=lambda one: len(one[1]))
         )
         return "GC0907", f"{limit}: {said}"

@@ -46,8 +46,9 @@ class Outcome:
 class _Member:
     """One rank process and what it has said so far."""
 
-    def __init__(self, rank: int, role: str, seat: Seat) -> None:
+    def __init__(self, rank: int, role: str, seat: Seat, stands_for: tuple[int, ...]) -> None:
         self.rank = rank
+        self.stands_for = stands_for
         self.role = role
         self.seat = seat
         self.partial = b""
@@ -88,6 +89,8 @@ class _Member:
             role=self.role,
             pid=self.seat.pid,
             host=self.seat.host,
+            stands_for=self.stands_for,
+            said_bye=self.seat.said_bye,
             last=crumb.operation,
             entered=crumb.entered,
             done=self.result is not None,
@@ -105,7 +108,8 @@ class _Member:
 
 
 class Crew:
-    """One process at each of `places`, by rank."""
+    """One process at each of `places`, by rank; or for several ranks each, where `stands_for` says
+    which."""
 
     def __init__(
         self,
@@ -115,12 +119,14 @@ class Crew:
         environment_of: Callable[[int], Mapping[str, str]],
         interrupt: Interrupt,
         log: Callable[[str], None],
+        stands_for: Sequence[tuple[int, ...]] = (),
         capture: bool = False,
         ask_of_hang: Callable[[], list[str]] = list,
     ) -> None:
         self.size = len(places)
         self.role = role
         self._places = places
+        self._stands_for = stands_for or [()] * len(places)
         self._environment_of = environment_of
         self._capture = capture
         self._interrupt = interrupt
@@ -148,7 +154,7 @@ class Crew:
                 environment=self._environment_of(rank),
                 capture=self._capture,
             )
-            self._members.append(_Member(rank, self.role, seat))
+            self._members.append(_Member(rank, self.role, seat, self._stands_for[rank]))
             # Of another copy it is not known yet.
             self._log(f"{self.role} {rank} {f'pid {seat.pid}' if seat.pid else 'is asked for'}")
 
@@ -209,11 +215,14 @@ class Crew:
             name = signal_name(self._interrupt.signal or 0)
             finding = found("GC0906", f"the self-test got {name} during {stage}")
         findings = [finding, *self.end()]
+        if ended == "interrupted" and any(view.fell for view in views):
+            # A launcher ends all when one has gone: that one is the news.
+            findings.insert(0, found(*explain_failure(views, stage)))
         texts = {member.rank: member.seat.log() for member in self._members}
         self.logs = {rank: text for rank, text in texts.items() if text}
         ranks = [
             {
-                "rank": view.rank,
+                "rank": view.ranks[0],
                 "name": view.name,
                 "pid": view.pid,
                 "host": view.host,

@@ -8,6 +8,7 @@ middle of writing. Two slots take turns: one is filled, and then one byte says t
 import mmap
 import os
 import struct
+import tempfile
 import zlib
 from dataclasses import dataclass
 
@@ -29,9 +30,23 @@ class Crumb:
 
 def create() -> int:
     """Memory for one rank, as a descriptor that it can inherit. Raises OSError."""
-    descriptor = os.memfd_create("gpucomm-selftest-crumbs")
+    descriptor = _anonymous()
     os.ftruncate(descriptor, _SIZE)
     return descriptor
+
+
+def _anonymous() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("gpucomm-selftest-crumbs")
+    # A Python that was built against glibc before 2.27 lacks it, such as that of conda.
+    problem: OSError | None = None
+    for folder in (None, "/dev/shm"):
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                return os.dup(file.fileno())
+        except OSError as error:
+            problem = error
+    raise problem or OSError("no memory that can be shared")
 
 
 class Writer:

@@ -12,9 +12,11 @@ from gpucomm_selftest.attribution import numbered
 from gpucomm_selftest.findings import Finding, found
 
 # NCCL computes how data flows on each rank for itself, and takes for granted that all come to the
-# same end: with these it does not. From the class "must be equal" of NCCL's and RCCL's documents.
+# same end: with these it does not. RCCL's documents say so of RCCL_HIERARCHICAL_*; the others
+# choose what each rank derives by itself (src/graph/connect.cc, paths.cc and tuning.cc of NCCL).
 MUST_AGREE = re.compile(
-    r"NCCL_(ALGO|PROTO|(MIN_|MAX_)?(P2P_)?(NCHANNELS|CTAS)|NCHANNELS_PER_\w+|(LL_|LL128_)?BUFFSIZE"
+    r"NCCL_(ALGO|PROTO|(MIN_|MAX_)?(P2P_)?(NCHANNELS|CTAS)|NCHANNELS_PER_\w+|(MIN|MAX)_NRINGS"
+    r"|(LL_|LL128_)?BUFFSIZE|P2P_LEVEL|TUNER_PLUGIN|TUNER_CONFIG_FILE"
     r"|(LL128_)?NTHREADS|CROSS_NIC|COLLNET_ENABLE|NVLS_ENABLE|MNNVL_\w+|CUMEM_\w+"
     r"|P2P_\w*CHUNKSIZE|PXN_\w+|NET|NET_PLUGIN|SHM_DISABLE|P2P_DISABLE|IB_DISABLE"
     r"|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA_ON_QPS|IB_MERGE_NICS)|RCCL_HIERARCHICAL_\w+"
@@ -58,7 +60,7 @@ def odd(ranks: Facts, value_of: Callable[[RankFacts], str]) -> str:
         return ""
     # The few first: they are what a person has to look at.
     fewest = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
-    said = [f"{numbered(ranks)}: {value}" for value, ranks in fewest[:_SHOWN]]
+    said = [f"{numbered(alike)}: {value}" for value, alike in fewest[:_SHOWN]]
     more = len(fewest) - _SHOWN
     return "; ".join(said) + (f"; {more} more values" if more > 0 else "")
 
@@ -123,7 +125,7 @@ def _hosts(ranks: Facts, backend: str) -> Iterator[Finding]:
             by_id.setdefault(name, {}).setdefault(one.boot, []).append(one.rank)
     for name, hosts in sorted(by_id.items()):
         if len(hosts) > 1 and backend == "nccl":
-            where = " and ".join(numbered(ranks) for ranks in hosts.values())
+            where = " and ".join(numbered(there) for there in hosts.values())
             yield found("GC0809", f"NCCL_HOSTID={name} on {where}, which are on different hosts")
 
 
@@ -165,18 +167,22 @@ def _door(door: Door) -> str:
     return f"{door.name} at {door.address or 'no address'} ({door.interface or 'no interface'})"
 
 
-def judge_routes(doors: Sequence[Door], failed: Sequence[NoWay], tried: int) -> list[Finding]:
+def judge_routes(
+    doors: Sequence[Door], failed: Sequence[NoWay], tried: Sequence[tuple[int, int]]
+) -> list[Finding]:
     """Whether the sites reach each other; one that nobody reaches, or that reaches nobody, is
-    named for all of its ways."""
+    named once for all of its ways."""
     findings = []
     left = list(failed)
-    per_site = tried / len(doors) if doors else 0
     for number, door in enumerate(doors):
-        into = [one for one in left if one.end == number]
-        if len(into) > 1 and len(into) >= per_site:
-            why = ", ".join(dict.fromkeys(one.why for one in into))
-            findings.append(found("GC0811", f"nobody reaches {_door(door)}: {why}"))
-            left = [one for one in left if one.end != number]
+        for into, said in ((True, f"nobody reaches {_door(door)}"), (False, "")):
+            bad = [one for one in left if (one.end if into else one.start) == number]
+            all_ways = [way for way in tried if way[into] == number]
+            if len(bad) > 1 and len(bad) == len(all_ways):
+                why = ", ".join(dict.fromkeys(one.why for one in bad))
+                said = said or f"{door.name} reaches nobody by {door.interface or 'no interface'}"
+                findings.append(found("GC0811", f"{said}: {why}"))
+                left = [one for one in left if one not in bad]
     for one in left[:_SHOWN]:
         said = f"{doors[one.start].name} does not reach {_door(doors[one.end])}: {one.why}"
         findings.append(found("GC0811", said))

@@ -8,10 +8,15 @@ import fcntl
 import os
 import socket
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
 _SIOCGIFADDR = 0x8915
+_SIOCGIFFLAGS = 0x8913
+_RUNNING = 0x41  # IFF_UP and IFF_RUNNING
+# How long a name service may take, in seconds.
+_NAMES = 2.0
 
 
 def _read(path: Path) -> str:
@@ -47,11 +52,6 @@ def same_network(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return (one["boot"], one["network"]) == (other["boot"], other["network"])
 
 
-def same_host(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two copies share the hardware."""
-    return bool(one["boot"] == other["boot"])
-
-
 def same_surroundings(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two copies see the same files, network and devices."""
     names = ("boot", "network", "pids", "files", "group")
@@ -82,9 +82,26 @@ def _ipv4_of(name: str) -> str:
 
 
 def address_of(interface: str, root: Path = Path("/")) -> str:
-    """The address of an interface, of IPv4 where it has one, or nothing."""
-    by_name = {name: address for address, name in _interfaces_of_ipv6(root).items()}
+    """The address of an interface, of IPv4 where it has one, or nothing: an address of IPv6 that is
+    only good for one link is none."""
+    by_name = {
+        name: address
+        for address, name in _interfaces_of_ipv6(root).items()
+        if not address.startswith("fe80:")
+    }
     return _ipv4_of(interface) or by_name.get(interface, "")
+
+
+def is_running(interface: str) -> bool:
+    """Whether it is up and has a carrier."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            answer = fcntl.ioctl(asking.fileno(), _SIOCGIFFLAGS, request)
+        except OSError:
+            return False
+    flags: int = struct.unpack_from("H", answer, 16)[0]
+    return flags & _RUNNING == _RUNNING
 
 
 def interface_of(address: str, root: Path = Path("/")) -> str:
@@ -98,17 +115,40 @@ def interface_of(address: str, root: Path = Path("/")) -> str:
 def is_own(address: str) -> bool:
     """Whether this host can listen at an address or a name."""
     try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+        found = resolve(address, _NAMES)
     except OSError:
         return False
-    for family, kind, _, _, where in found:
-        with socket.socket(family, kind) as trying:
-            try:
-                trying.bind(where)
-            except OSError:
-                continue
-            return True
+    for one in found:
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in one else socket.AF_INET) as trying:
+                trying.bind((one, 0))
+        except OSError:
+            continue
+        return True
     return False
+
+
+def resolve(name: str, within: float) -> list[str]:
+    """The addresses of a name. The name service has its own idea of time, and is not waited for
+    longer. Raises OSError."""
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
+        except UnicodeError:
+            answer.append(OSError(f"{name} is no name of a host"))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(within)
+    if not answer:
+        raise TimeoutError(f"the name service does not answer for {name}")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return list(dict.fromkeys(str(where[0]) for *_, where in answer[0]))
 
 
 def state_of(pid: int, root: Path = Path("/")) -> str:

@@ -58,6 +58,7 @@ class _Family:
     size: tuple[str, ...]
     local_rank: tuple[str, ...] = ()
     local_size: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()  # how many there are
     job: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()  # besides rank and size
 
@@ -103,7 +104,14 @@ FAMILIES: tuple[_Family, ...] = (
         size=("WORLD_SIZE",),
         needed=("MASTER_ADDR",),
     ),
-    _by_hand("bare variables", _has("RANK", "WORLD_SIZE"), ()),
+    _by_hand(
+        "bare variables",
+        # Of a PyTorchJob they have been looked at.
+        lambda environ: (
+            _has("RANK", "WORLD_SIZE")(environ) and not _has_with_prefix("PET_")(environ)
+        ),
+        (),
+    ),
     _Family(
         name="Open MPI",
         present=_has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -112,6 +120,18 @@ FAMILIES: tuple[_Family, ...] = (
         local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
         local_size=("OMPI_COMM_WORLD_LOCAL_SIZE",),
         job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
+    ),
+    # Before Slurm: mpiexec of MPICH and Intel starts one helper on each host by srun, and its
+    # processes inherit the variables of that step, which are the helper's.
+    _Family(
+        name="PMI",
+        present=_has("PMI_RANK", "PMI_SIZE"),
+        rank=("PMI_RANK",),
+        size=("PMI_SIZE",),
+        local_rank=("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"),
+        local_size=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+        hosts=("SLURM_STEP_NUM_NODES",),
+        job=("PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"),
     ),
     _Family(
         name="Slurm",
@@ -122,16 +142,8 @@ FAMILIES: tuple[_Family, ...] = (
         rank=("SLURM_PROCID",),
         size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         local_rank=("SLURM_LOCALID",),
-        job=("SLURM_JOB_ID", "SLURM_JOBID"),
-    ),
-    _Family(
-        name="PMI",
-        present=_has("PMI_RANK", "PMI_SIZE"),
-        rank=("PMI_RANK",),
-        size=("PMI_SIZE",),
-        local_rank=("MPI_LOCALRANKID",),
-        local_size=("MPI_LOCALNRANKS",),
-        job=("PMI_JOBID",),
+        hosts=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ),
     _Family(
         name="PMIx",
@@ -163,11 +175,19 @@ def _value(environ: Environment, names: tuple[str, ...]) -> tuple[str, str]:
 
 def _problems(family: _Family, environ: Environment) -> list[str]:
     """What is missing from a launch or makes no sense in it."""
+    # A world of one has nobody to meet.
+    needed = () if _value(environ, family.size)[1] == "1" else family.needed
     wrong = [
         f"{' or '.join(names)} is not set"
-        for names in (family.rank, family.size, *((name,) for name in family.needed))
+        for names in (family.rank, family.size, *((name,) for name in needed))
         if not _value(environ, names)[1]
     ]
+    per_pod = environ.get("PET_NPROC_PER_NODE", "")
+    if family.name == "PyTorchJob" and per_pod.isdecimal() and int(per_pod) > 1:
+        wrong.append(
+            f"PET_NPROC_PER_NODE={per_pod}: WORLD_SIZE counts the ranks that torchrun would start "
+            "in each pod, and it did not start this copy"
+        )
     numbers = {}
     for what, names in (("rank", family.rank), ("size", family.size), ("local", family.local_rank)):
         name, value = _value(environ, names)
@@ -194,10 +214,8 @@ def _told(family: _Family, environ: Environment) -> str:
 
 
 def _on_one_host(family: _Family, environ: Environment, size: int) -> bool:
-    if family.name == "Slurm":
-        nodes = _value(environ, ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"))[1]
-        return nodes == "1"
-    return _value(environ, family.local_size)[1] == str(size)
+    local_size = _value(environ, family.local_size)[1]
+    return local_size == str(size) if local_size else _value(environ, family.hosts)[1] == "1"
 
 
 def _ports(environ: Environment, token: str) -> tuple[int, ...]:
@@ -225,15 +243,14 @@ def _launch(family: _Family, environ: Environment, parent: int, user: int) -> La
         return Launch(family=family.name)
     one_host = _on_one_host(family, environ, size)
     job = ".".join(environ[name] for name in family.job if environ.get(name))
-    if family.name == "Slurm":
-        job += "." + _value(environ, ("SLURM_STEP_ID", "SLURM_STEPID"))[1]
+    port = _value(environ, ("GPUCOMM_MASTER_PORT", "MASTER_PORT"))[1]
     address = _value(environ, ("GPUCOMM_MASTER_ADDR", "MASTER_ADDR"))[1]
     if one_host and family.name != "bare variables" and not environ.get("GPUCOMM_MASTER_ADDR"):
         # Needs neither a name service nor a network.
         address = _LOOPBACK
         # What one mpiexec starts on a host without a job id has one parent.
-        job = f"{job or parent}.{user}"
-    if not address and family.name == "Slurm":
+        job = f"{job or (port and 'port') or parent}.{user}"
+    if not address and family.hosts:
         nodes = _value(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))[1]
         address = first_host(nodes)
     if not address:
@@ -242,7 +259,8 @@ def _launch(family: _Family, environ: Environment, parent: int, user: int) -> La
             f"{family.name} ({_told(family, environ)}) does not say where rank 0 is: "
             "MASTER_ADDR is not set",
         )
-    where = "" if one_host else f"@{address}:{environ.get('MASTER_PORT', '')}"
+    # Not the address where there is a port: torch lets each copy name rank 0 as it likes.
+    where = f":{port}" if port else "" if one_host else f"@{address}"
     token = f"{family.name}:{job}{where}"
     return Launch(
         family=family.name,

@@ -115,6 +115,15 @@ def mapped_files(maps: Iterable[str]) -> list[MappedFile]:
     return list(found.values())
 
 
+def plugin_files(environ: Mapping[str, str]) -> list[Path]:
+    """The plugins of a collective library that the loader would find, each once."""
+    found: dict[str, Path] = {}
+    for folder in (*library_path_entries(environ), *_USUAL):
+        for path in sorted(Path(folder).glob("lib[nr]ccl-*.so*")):
+            found.setdefault(path.name, path)
+    return list(found.values())
+
+
 def own_paths() -> list[str]:
     """Every file that this process has mapped."""
     matches = (_MAPS_LINE.match(line.rstrip("\n")) for line in _own_maps())

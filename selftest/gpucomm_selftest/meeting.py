@@ -6,6 +6,7 @@ breaks off, or says nothing for long, takes its rank with it: the crew sees that
 
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -42,6 +43,7 @@ class There:
         self.signal: int | None = None
         self.status: int | None = None
         self.lost = ""
+        self.said_bye = False
         self._copy = copy
         self._number = number
         self._said = b""
@@ -81,6 +83,7 @@ class There:
         self._copy.pump()
         if self.signal is None and self.status is None:
             self.lost = self._copy.lost()
+            self.said_bye = bool(self._copy.bye)
 
     def state(self) -> str:
         return "?" if self._copy.link.silent > QUIET else self._state
@@ -96,14 +99,15 @@ class There:
 
     def kill(self) -> None:
         self._copy.link.send(to=self._number, do="kill")
-        quiet = self._copy.link.closed or self._copy.link.silent > QUIET
-        if quiet and self._copy.shares_processes and host.is_rank_process(self.pid):
-            # Its copy is stopped and cannot do it.
+        if not self._copy.link.closed and self._copy.link.silent <= QUIET:
+            return
+        # Its copy is stopped or out of reach, and cannot do it.
+        self.lost = self.lost or f"the copy {self._copy.name} did not answer"
+        if self._copy.shares_processes and host.is_rank_process(self.pid):
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 return
-            self.lost = self.lost or f"its copy {self._copy.name} did not answer"
 
     def log(self) -> str:
         return self._log
@@ -127,7 +131,7 @@ class Copy:
         self.host = "" if same else str(self.identity["name"])
         self.seats: dict[int, There] = {}
         self._next = 0
-        self._bye = ""
+        self.bye = ""  # the signal that it got
 
     @property
     def name(self) -> str:
@@ -157,15 +161,15 @@ class Copy:
     def pump(self) -> None:
         """Gives what came to the processes it is about."""
         for message in self.link.receive():
-            self._bye = message.get("bye", self._bye)
+            self.bye = message.get("bye", self.bye)
             seat = self.seats.get(message.get("from", -1))
             if seat is not None:
                 seat.take(message)
 
     def lost(self) -> str:
         """Why this copy cannot be asked any more, or nothing."""
-        if self._bye:
-            return f"the copy {self.name} got {self._bye}"
+        if self.bye:
+            return f"the copy {self.name} got {self.bye}"
         if self.link.closed:
             return f"the copy {self.name} has gone: {self.link.closed}"
         if self.link.silent > SILENCE:
@@ -214,13 +218,11 @@ def _listen_at(port: int, loopback: bool) -> socket.socket:
         return socket.create_server(("", port), backlog=_BACKLOG)
 
 
-def is_loopback(address: str) -> bool:
-    return address == "localhost" or address.startswith("127.") or address == "::1"
-
-
 def listen(launch: Launch) -> socket.socket:
-    """At the first port of the launch that is free. Raises UnusableError where none is."""
-    loopback = launch.one_host or is_loopback(launch.address)
+    """At the first port of the launch that is free, and at all addresses unless all copies go to
+    the loopback: rank 0 may call itself localhost where the others have a name for it. Raises
+    UnusableError where no port is free."""
+    loopback = launch.address == "127.0.0.1"
     problems = []
     for port in launch.ports:
         try:
@@ -294,30 +296,46 @@ class Meeting:
                 absent = numbered(self._absent())
                 notice(f"rank 0 waits for {absent} at {self.launch.address} port {port}")
             waiting = select.poll()
-            for number in (server.fileno(), *(link.fileno() for link in self._strangers)):
+            links = [*self._strangers, *(copy.link for copy in self.copies.values())]
+            for number in (server.fileno(), *(link.fileno() for link in links if not link.closed)):
                 waiting.register(number, select.POLLIN)
             ready = {number for number, _ in waiting.poll(_TICK * 1000)}
             if server.fileno() in ready:
-                try:
-                    sock, _ = server.accept()
-                except OSError as error:
-                    # It has gone already, or there are no descriptors left: others may come.
-                    self._heard.append(error.strerror or str(error))
-                    continue
-                self._strangers[Link(sock)] = time.monotonic()
+                problem = self._accept(server)
+                if problem:
+                    return problem
             for link, since in list(self._strangers.items()):
                 problem = self._greet(link, since, log)
                 if problem:
                     return problem
-            for copy in self.copies.values():
-                copy.pump()
+            for rank, copy in list(self.copies.items()):
+                if copy.link.fileno() in ready:
+                    copy.pump()
                 lost = copy.lost()
                 if lost:
+                    # It has no place in what is looked at without it.
+                    del self.copies[rank]
                     return "GC0706", f"while the others came, {lost}"
         for link in self._strangers:
             link.close()
         self._strangers.clear()
         return None
+
+    def _accept(self, server: socket.socket) -> tuple[str, str] | None:
+        """All that have come in this moment."""
+        server.setblocking(False)
+        while True:
+            try:
+                sock, _ = server.accept()
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    have = f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files"
+                    return "GC0407", f"{have}, and {self.launch.size} copies come to rank 0"
+                # It has gone already.
+                continue
+            self._strangers[Link(sock)] = time.monotonic()
 
     def _greet(
         self, link: Link, since: float, log: Callable[[str], None]
@@ -331,7 +349,13 @@ class Meeting:
             return None
         del self._strangers[link]
         hello = messages[0]
-        ours = hello.get("hello") == PROTOCOL and hello.get("token") == self.launch.token
+        ours = hello.get("token") == self.launch.token
+        if ours and hello.get("hello") != PROTOCOL:
+            spoken = hello.get("hello")
+            return self._refuse(link, "GC0707", f"a copy speaks protocol {spoken}, not {PROTOCOL}")
+        if link.closed:
+            # It has given up waiting; it will come again.
+            return None
         if not ours or not _is_whole(hello):
             # Another job has this port among its own, or something else speaks JSON lines here.
             self._heard.append(f"{link.peer}: a copy of another launch")
@@ -340,10 +364,8 @@ class Meeting:
             return None
         problem = self._judge(hello)
         if problem:
-            link.send(refused=list(problem))
-            link.close()
-            return problem
-        link.greeted = True
+            return self._refuse(link, *problem)
+        link.understood = True
         copy = Copy(link, hello, self.identity)
         self.copies[copy.rank] = copy
         if not host.same_network(self.identity, copy.identity):
@@ -353,15 +375,27 @@ class Meeting:
         log(f"rank {copy.rank} has come from {link.peer}")
         return None
 
+    @staticmethod
+    def _refuse(link: Link, finding_id: str, measured: str) -> tuple[str, str]:
+        link.send(refused=[finding_id, measured])
+        link.close()
+        return finding_id, measured
+
     def _judge(self, hello: Mapping[str, Any]) -> tuple[str, str] | None:
         rank, launch = hello["rank"], self.launch
         who = f"the copy on {hello['identity']['name']} (pid {hello['identity']['pid']})"
+        if hello["size"] == launch.size and not 0 < rank < launch.size:
+            return "GC0707", f"{who}: rank {rank} of {launch.size}"
         if hello["size"] != launch.size:
             return "GC0707", f"{who}: {hello['size']} ranks, rank 0 knows of {launch.size}"
         if hello["version"] != __version__:
             return "GC0707", f"{who}: gpucomm-selftest {hello['version']}, rank 0 is {__version__}"
-        if rank in self.copies:
-            first = self.copies[rank].identity
+        known = self.copies.get(rank)
+        if known is not None and known.identity == hello["identity"]:
+            # It gave up waiting for the answer and came again.
+            known.link.close()
+        elif known is not None:
+            first = known.identity
             return "GC0705", (
                 f"rank {rank} is claimed by pid {first['pid']} on {first['name']} and by pid "
                 f"{hello['identity']['pid']} on {hello['identity']['name']}"
@@ -395,9 +429,14 @@ class Meeting:
                 link.close()
         end = time.monotonic() + _FAREWELL
         # What is unread when a socket closes takes along what was sent last.
-        while any(not link.closed for link in links) and time.monotonic() < end:
-            for link in links:
-                if not link.closed:
-                    link.wait(_TICK / 10)
+        while time.monotonic() < end:
+            waiting = {link.fileno(): link for link in links if not link.closed}
+            if not waiting:
+                break
+            poll = select.poll()
+            for number in waiting:
+                poll.register(number, select.POLLIN)
+            for number, _ in poll.poll(_TICK * 1000):
+                waiting[number].receive()
         for link in links:
             link.close()

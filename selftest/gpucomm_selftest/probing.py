@@ -24,14 +24,20 @@ def ask(
         session.sites = session.sites or sites_of(
             session.here, options.environ, session.launch.local_rank, session.meeting
         )
-        session.probe_crew = Crew(
+        crew = Crew(
             places=[site.place for site in session.sites],
+            stands_for=[site.ranks for site in session.sites],
             role="probe",
             environment_of=lambda rank: {},
             interrupt=session.interrupt,
             log=session.log,
         )
-        session.probe_crew.start()
+        try:
+            crew.start()
+        except BaseException:
+            crew.end()
+            raise
+        session.probe_crew = crew
     outcome = session.probe_crew.work(stage, args, deadline)
     if outcome.ended:
         session.probe_crew = None

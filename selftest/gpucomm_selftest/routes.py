@@ -5,6 +5,7 @@ Runs in the probe of a site. The word behind a door tells that it is the right o
 have one address, such as that of a bridge, and each then reaches itself.
 """
 
+import errno
 import os
 import select
 import socket
@@ -14,32 +15,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucomm_selftest import host
+from gpucomm_selftest.lint import matches
 
 # How long all knocks together may take, in seconds.
 LIMIT = 4.0
 _ANSWER = 2.0
 
 
-def _prefixes(setting: str) -> tuple[str, list[str]]:
-    """What a value of NCCL_SOCKET_IFNAME begins with, and its names."""
-    mark = setting[:1] if setting[:1] in "^=" and setting else ""
-    rest = setting.removeprefix(mark)
-    if mark == "^" and rest.startswith("="):
-        mark, rest = "^=", rest[1:]
-    return mark, [name.partition(":")[0] for name in rest.split(",") if name]
-
-
 def nccls_choice(names: Sequence[str], setting: str) -> str:
     """The first interface that NCCL would take, or nothing. `names` in the order of the kernel."""
-    mark, wanted = _prefixes(setting)
-    if wanted:
-        exact = "=" in mark
-
-        def fits(name: str) -> bool:
-            return any(name == one if exact else name.startswith(one) for one in wanted)
-
-        chosen = [name for name in names if fits(name) != ("^" in mark)]
-        return chosen[0] if chosen else ""
+    # It passes over a value of one letter.
+    if len(setting) > 1:
+        return next(iter(matches(setting, names)), "")
     local = ("lo", "docker", "virbr")
     ranks = (
         [name for name in names if name.startswith("ib")],
@@ -54,9 +41,18 @@ def interface_for(backend: str, setting: str, usual: str) -> str:
     """The interface of this host for the data; `usual` is that by which the copies met."""
     if backend != "nccl":
         return setting.partition(",")[0] or usual
-    return nccls_choice(
-        [name for _, name in socket.if_nameindex() if host.address_of(name)], setting
-    )
+    return nccls_choice(usable(), setting)
+
+
+def usable() -> list[str]:
+    """The interfaces that NCCL looks at, in its order: those that run and have an address, those of
+    IPv4 first."""
+    found = [
+        (":" in host.address_of(name), index, name)
+        for index, name in socket.if_nameindex()
+        if host.address_of(name) and host.is_running(name)
+    ]
+    return [name for *_, name in sorted(found)]
 
 
 class Doors:
@@ -97,14 +93,18 @@ def knock(doors: Sequence[dict[str, Any]], limit: float = LIMIT) -> dict[int, st
         if not address:
             answers[number] = "it has no address there"
             continue
-        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        sock.setblocking(False)
+        if not one["port"]:
+            answers[number] = "it cannot listen there"
+            continue
         try:
-            sock.connect((address, one["port"]))
-        except BlockingIOError:
-            pass
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+            sock.setblocking(False)
+            failed = sock.connect_ex((address, one["port"]))
         except OSError as error:
             answers[number] = error.strerror or str(error)
+            continue
+        if failed not in (0, errno.EINPROGRESS):
+            answers[number] = os.strerror(failed)
             sock.close()
             continue
         waiting[sock.fileno()] = (number, one["word"], sock)

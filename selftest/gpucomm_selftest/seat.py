@@ -37,6 +37,7 @@ class Seat(Protocol):
     signal: int | None
     status: int | None
     lost: str  # why nobody can tell any more
+    said_bye: bool  # its copy got a signal and said so
 
     def sources(self) -> list[int]:
         """The descriptors to wait for; one that has come to its end is no longer among them."""
@@ -79,6 +80,7 @@ class Child:
     """A process of this copy, in a session of its own."""
 
     lost = ""
+    said_bye = False
 
     def __init__(
         self,

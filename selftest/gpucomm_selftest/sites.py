@@ -74,7 +74,7 @@ def over(sites: Sequence[Site], judge: Callable[[int], Sequence[Finding]]) -> li
     """What `judge` finds at each site, by its number; what all sites share is said once."""
     where: dict[Finding, list[int]] = {}
     for number in range(len(sites)):
-        for finding in judge(number):
+        for finding in dict.fromkeys(judge(number)):
             where.setdefault(finding, []).append(number)
     return [
         finding

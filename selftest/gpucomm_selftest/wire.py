@@ -23,17 +23,20 @@ QUIET = 4.0
 _SEND_LIMIT = int(SILENCE)
 _LONGEST = 64 * 2**20
 # A read of the line that greets: nobody else's protocol begins with so long a line.
-_GREETING = 2**20
+_FIRST_LINE = 2**20
+# As much as is read before the caller looks at its deadline again.
+_AT_ONCE = 4 * 2**20
 
 
 class Link:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.closed = ""  # why nothing comes any more
-        self.greeted = False
+        self.understood = False  # whether the other end has said that it is a self-test
+        self._mute = False  # what is sent does not arrive; what has come can still be read
         self.heard = time.monotonic()
         self._lock = threading.Lock()
-        self._partial = b""
+        self._partial = bytearray()
         self._unread: list[Message] = []
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -75,19 +78,20 @@ class Link:
                 self._lock.release()
 
     def _send(self, message: Message) -> bool:
-        if self.closed:
+        if self.closed or self._mute:
             return False
         try:
             self.sock.sendall((json.dumps(message) + "\n").encode())
-        except OSError as error:
-            self.closed = error.strerror or str(error) or "the connection is closed"
-            return False
-        return True
+        except OSError:
+            # Half a message may have gone: nothing can follow it.
+            self._mute = True
+        return not self._mute
 
     def receive(self) -> list[Message]:
         """What has come, without waiting."""
         messages, self._unread = self._unread, []
-        while not self.closed:
+        much = 0
+        while not self.closed and much < _AT_ONCE:
             try:
                 data = self.sock.recv(65536, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -99,12 +103,15 @@ class Link:
                 self.closed = "the connection was closed"
                 break
             self.heard = time.monotonic()
-            *lines, self._partial = (self._partial + data).split(b"\n")
-            try:
-                messages += [self._parse(line) for line in lines]
-            except ValueError:
-                self.closed = "it does not speak like a self-test"
-            if len(self._partial) > (_LONGEST if self.greeted else _GREETING):
+            much += len(data)
+            self._partial += data
+            if b"\n" in data:
+                *lines, self._partial = self._partial.split(b"\n")
+                try:
+                    messages += [self._parse(line) for line in lines]
+                except (ValueError, RecursionError):
+                    self.closed = "it does not speak like a self-test"
+            if len(self._partial) > (_LONGEST if self.understood else _FIRST_LINE):
                 self.closed = "it does not speak like a self-test"
         return messages
 
@@ -113,7 +120,7 @@ class Link:
         self._unread += messages
 
     @staticmethod
-    def _parse(line: bytes) -> Message:
+    def _parse(line: bytearray) -> Message:
         message = json.loads(line)
         if not isinstance(message, dict):
             raise ValueError("no object")

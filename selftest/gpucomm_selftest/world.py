@@ -138,6 +138,7 @@ class Launched:
     probe: Mapping[str, Any]
     environ: Mapping[str, str]
     host: str  # the same text for all ranks of one host
+    site: int  # the number of the probe that looked at its GPUs
     name: str  # for people
     local: int  # its place among the ranks of its site
     interface: str = ""  # towards the other networks, where there are any
@@ -145,7 +146,7 @@ class Launched:
 
 def _gpu_key(one: Launched, index: int) -> tuple[str, str]:
     gpu = one.probe["gpus"][index]
-    return one.host, str(gpu.get("uuid") or f"{one.name}:{index}")
+    return one.host, str(gpu.get("uuid") or f"site {one.site}:{index}")
 
 
 def decide_launched(

@@ -32,6 +32,15 @@ def test_the_last_operation_and_how_many_there_were(memory: int) -> None:
     assert reader.read() == Crumb(stage="pairs")
 
 
+def test_a_python_without_memfd_has_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of conda is built against an old C library."""
+    monkeypatch.delattr(os, "memfd_create")
+    descriptor = crumbs.create()
+    crumbs.Writer(descriptor).begin("init")
+    assert crumbs.Reader(descriptor).read().stage == "init"
+    os.close(descriptor)
+
+
 def test_a_long_name_is_cut_and_still_whole(memory: int) -> None:
     writer, reader = crumbs.Writer(memory), crumbs.Reader(memory)
     writer.begin("s" * 200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,11 @@ def judged(facts: list[RankFacts], backend: str = "nccl") -> list[tuple[str, str
         ),
         ({"python": "3.12.1"}, "GC0806", "Python (rank 2: 3.12.1; ranks 0,1,3: 3.11.2)"),
         ({"driver": "535.1"}, "GC0807", "rank 2: 535.1; ranks 0,1,3: 550.54.15"),
+        (
+            {"settings": {**BASE.settings, "NCCL_P2P_LEVEL": "SYS"}},
+            "GC0801",
+            "NCCL_P2P_LEVEL: rank 2: SYS; ranks 0,1,3: not set",
+        ),
         ({"gpu": "H100"}, "GC0808", "rank 2: H100; ranks 0,1,3: H200, 143771 MiB"),
     ],
 )
@@ -127,21 +133,43 @@ def test_many_values_and_many_packages_are_cut_short() -> None:
 
 DOORS = [Door(name=f"rank {at}", interface="eth0", address=f"192.0.2.{at}") for at in range(1, 4)]
 
+ALL = digest.ways(3, whole=9)
+
 
 def test_a_site_that_nobody_reaches_is_named_once() -> None:
     failed = [NoWay(start=at, end=2, why="No route to host") for at in (0, 1)]
-    (finding,) = digest.judge_routes(DOORS, failed, 6)
+    (finding,) = digest.judge_routes(DOORS, failed, ALL)
     assert finding.id == "GC0811"
     assert finding.measured == "nobody reaches rank 3 at 192.0.2.3 (eth0): No route to host"
 
 
+def test_a_site_that_reaches_nobody_is_named_once() -> None:
+    failed = [NoWay(start=2, end=at, why="No route to host") for at in (0, 1)]
+    (finding,) = digest.judge_routes(DOORS, failed, ALL)
+    assert finding.measured == "rank 3 reaches nobody by eth0: No route to host"
+
+
+def test_in_a_large_world_the_ways_that_were_tried_count() -> None:
+    tried = digest.ways(40, whole=32)
+    doors = [Door(name=f"s{at}", interface="e", address="x") for at in range(40)]
+
+    def judged(failed: list[tuple[int, int]]) -> list[str]:
+        bad = [NoWay(start=start, end=end, why="w") for start, end in failed]
+        return [one.measured for one in digest.judge_routes(doors, bad, tried)]
+
+    into_7 = [way for way in tried if way[1] == 7]
+    assert judged(into_7) == ["nobody reaches s7 at x (e): w"]
+    some_of_0 = [way for way in tried if way[1] == 0][:4]
+    assert not any("nobody" in said for said in judged(some_of_0))
+
+
 def test_a_single_way_is_named_with_both_ends() -> None:
-    (finding,) = digest.judge_routes(DOORS, [NoWay(start=0, end=1, why="x")], 6)
+    (finding,) = digest.judge_routes(DOORS, [NoWay(start=0, end=1, why="x")], ALL)
     assert finding.measured == "rank 1 does not reach rank 2 at 192.0.2.2 (eth0): x"
     nowhere = [replace(DOORS[0], address="", interface=""), DOORS[1]]
-    (finding,) = digest.judge_routes(nowhere, [NoWay(start=1, end=0, why="x")], 2)
+    (finding,) = digest.judge_routes(nowhere, [NoWay(start=1, end=0, why="x")], digest.ways(2, 9))
     assert finding.measured == "rank 2 does not reach rank 1 at no address (no interface): x"
-    assert digest.judge_routes(DOORS, [], 6) == []
+    assert digest.judge_routes(DOORS, [], ALL) == []
 
 
 def test_in_a_large_world_each_site_is_tried_and_not_every_pair() -> None:
@@ -174,12 +202,29 @@ def test_without_better_ones_nccl_takes_docker_and_then_the_loopback() -> None:
     assert routes.nccls_choice([], "") == ""
 
 
+def test_an_address_of_one_link_is_no_address(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    rows = (
+        ("fe80" + "0" * 27 + "1", "20", "none0"),
+        ("20010db8" + "0" * 23 + "7", "00", "none1"),
+        ("fe80" + "0" * 27 + "2", "20", "none1"),
+    )
+    (tmp_path / "proc/net/if_inet6").write_text(
+        "".join(f"{digits} 02 40 {scope} 80 {name}\n" for digits, scope, name in rows)
+    )
+    assert host.address_of("none0", tmp_path) == ""
+    assert host.address_of("none1", tmp_path) == "2001:db8::7"
+
+
 def test_the_interface_of_gloo_is_the_one_that_is_set_or_that_by_which_the_copies_met() -> None:
     assert routes.interface_for("gloo", "eth1,eth2", "eth0") == "eth1"
     assert routes.interface_for("gloo", "", "eth0") == "eth0"
     assert routes.interface_for("nccl", "=lo", "eth0") == "lo"
     assert host.address_of("lo") == "127.0.0.1"
     assert host.address_of("none0") == ""
+    assert host.is_running("lo")
+    assert not host.is_running("none0")
+    assert "lo" in routes.usable()
 
 
 def door(number: int, port: int, word: str, address: str = "127.0.0.1") -> dict[str, Any]:
@@ -197,6 +242,7 @@ def test_doors_open_to_those_who_expect_their_word() -> None:
                 door(2, bound.getsockname()[1], "x"),
                 door(3, server.getsockname()[1], "x"),
                 door(4, 1, "x", address=""),
+                door(5, 0, "x"),
             ],
             limit=1.0,
         )
@@ -206,4 +252,5 @@ def test_doors_open_to_those_who_expect_their_word() -> None:
         2: "Connection refused",
         3: "another host or service answers there",
         4: "it has no address there",
+        5: "it cannot listen there",
     }

@@ -60,6 +60,9 @@ INDEXED = {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0
         (OMPI, "Open MPI", "127.0.0.1"),
         ({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "b"}, "Open MPI", "b"),
         (PMI, "PMI", "127.0.0.1"),
+        # mpiexec of MPICH in an allocation: its helpers are the tasks of a step.
+        ({**STEP, **PMI, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, "PMI", "127.0.0.1"),
+        ({**STEP, "PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI", "gpu003"),
         ({"PMIX_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "b"}, "PMIx", "b"),
         (INDEXED, "Kubernetes Indexed Job", "job-0.svc"),
         ({**BARE, "GPUCOMM_MASTER_ADDR": "c"}, "bare variables", "c"),
@@ -102,6 +105,10 @@ def test_what_only_looks_like_a_launch_is_none(environ: dict[str, str]) -> None:
         ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is not set"),
         ({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "MASTER_ADDR is not set"),
         ({"PMI_RANK": "0"}, "PMI_SIZE is not set"),
+        (
+            {**BARE, "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8"},
+            "PET_NPROC_PER_NODE=8: WORLD_SIZE counts the ranks that torchrun would start",
+        ),
         ({"PMIX_RANK": "0"}, "WORLD_SIZE is not set"),
         ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}, "SLURM_NTASKS is not set"),
         ({"JOB_COMPLETION_INDEX": "0", "MASTER_ADDR": "a"}, "WORLD_SIZE is not set"),
@@ -118,6 +125,7 @@ def test_one_copy_starts_its_own_ranks_and_none_can_be_asked_for() -> None:
     alone = detect({**BARE, "RANK": "0", "WORLD_SIZE": "1"})
     assert (alone.family, alone.meets) == ("bare variables", False)
     check_usage(alone, 8)
+    assert detect({"RANK": "0", "WORLD_SIZE": "1"}) == alone
     assert detect(BARE, "none") == Launch(family="none")
     with pytest.raises(UsageError):
         check_usage(detect(BARE), 8)
@@ -140,6 +148,11 @@ def test_ranks_of_one_job_agree_and_other_jobs_differ() -> None:
     assert where(SLURM_PROCID="0", SLURM_LOCALID="0") == where(SLURM_PROCID="3")
     assert where() != where(SLURM_JOB_ID="8")
     assert where() != where(SLURM_STEP_ID="1")
+    port = {"MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "4"}
+    one, other = (detect({**TORCHRUN, **port, "MASTER_PORT": at}) for at in ("28900", "28901"))
+    assert one.token != other.token
+    # torch takes any name of rank 0 on each copy.
+    assert detect(BARE).token == detect({**BARE, "MASTER_ADDR": "localhost"}).token
     assert detect(OMPI, user=1).token != detect(OMPI, user=2).token
 
 

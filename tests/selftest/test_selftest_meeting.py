@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.selftest.conftest import SELFTEST
 
-from gpucomm_selftest import __version__, host
+from gpucomm_selftest import __version__, host, launcher
 from gpucomm_selftest.wire import PROTOCOL
 
 if TYPE_CHECKING:
@@ -188,6 +188,10 @@ def test_copies_that_count_the_ranks_differently(plain_run: Runner, port: int) -
     assert (second.code, ids(second)) == (1, ["GC0707"])
 
 
+def token_of(port: int) -> str:
+    return launcher.detect(place(1, 2, port)).token
+
+
 def hello(**changes: Any) -> bytes:
     known = {
         "hello": PROTOCOL,
@@ -207,11 +211,49 @@ def test_another_version_of_the_self_test_is_refused(plain_run: Runner, port: in
     running = plain_run.start("--verbose", *MEET, "20", environ=place(0, 2, port))
     running.wait_for_log("waits at")
     with socket.create_connection((ADDRESS, port)) as link:
-        link.sendall(hello(version="0.0.9", token=f"bare variables:@{ADDRESS}:{port}"))
+        link.sendall(hello(version="0.0.9", token=token_of(port)))
         assert b"GC0707" in link.recv(4096)
     done = running.finish()
     assert (done.code, ids(done)) == (1, ["GC0707"])
     assert f"gpucomm-selftest 0.0.9, rank 0 is {__version__}" in measured(done, "GC0707")
+
+
+def test_another_protocol_is_refused(plain_run: Runner, port: int) -> None:
+    running = plain_run.start("--verbose", *MEET, "20", environ=place(0, 2, port))
+    running.wait_for_log("waits at")
+    with socket.create_connection((ADDRESS, port)) as link:
+        link.sendall(b'{"hello": 99, "token": "' + token_of(port).encode() + b'"}\n')
+        assert b"GC0707" in link.recv(4096)
+    assert "protocol 99, not 1" in measured(running.finish(), "GC0707")
+
+
+def test_each_copy_may_call_rank_0_by_another_name(plain_run: Runner, port: int) -> None:
+    """As the operators of Kubernetes do: localhost in the pod of rank 0."""
+    names = {0: {"MASTER_ADDR": "localhost"}, 1: {"MASTER_ADDR": "127.0.0.1"}}
+    done = [one.finish() for one in copies(plain_run, 2, port, *MEET, "20", of=names)]
+    assert [one.code for one in done] == [0, 0]
+
+
+def test_two_jobs_at_neighbouring_ports_do_not_mix(plain_run: Runner, port: int) -> None:
+    """As two torchruns on one host, of one user and without an id: the ports they try overlap."""
+
+    def torchrun(rank: int, at: int) -> dict[str, str]:
+        return place(rank, 2, at) | {
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": "2",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+
+    begun = [
+        [plain_run.start(*MEET, "30", environ=torchrun(rank, port + job)) for rank in (0, 1)]
+        for job in (0, 1)
+    ]
+    done = [[one.finish() for one in job] for job in begun]
+    assert [[one.code for one in job] for job in done] == [[0, 0], [0, 0]]
+    for job, running in zip(done, begun, strict=True):
+        pids = [row["pid"] for row in job[0].json["stages"][0]["rows"]]
+        assert pids == [one.popen.pid for one in running]
 
 
 def test_strangers_are_sent_away_and_the_copies_still_meet(plain_run: Runner, port: int) -> None:
@@ -226,7 +268,7 @@ def test_strangers_are_sent_away_and_the_copies_still_meet(plain_run: Runner, po
         assert b"stranger" in lost.recv(4096)
         assert noisy.recv(4096) == b""
         silent.sendall(b'{"hello"')
-        ours = f"bare variables:@{ADDRESS}:{port}"
+        ours = token_of(port)
         for wrong in ({"rank": "1"}, {"environ": None}, {"identity": {"name": "x"}}):
             half = stack.enter_context(socket.create_connection((ADDRESS, port)))
             half.sendall(hello(token=ours, **wrong))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,14 +55,53 @@ def test_one_that_has_gone_takes_no_commands(child: Child) -> None:
     assert not child.tell({"command": "leave"})
 
 
-def crew_of(count: int) -> Crew:
+@pytest.fixture
+def slow_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that is never imported to its end."""
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(300)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def crew_of(count: int, interrupt: Interrupt | None = None) -> Crew:
     return Crew(
         places=[Here()] * count,
         role="rank",
         environment_of=lambda rank: {},
-        interrupt=Interrupt(),
+        interrupt=interrupt or Interrupt(),
         log=lambda words: None,
     )
+
+
+@pytest.mark.usefixtures("slow_torch")
+def test_a_rank_that_died_is_named_where_all_are_ended_for_it() -> None:
+    """torchrun and mpirun send SIGTERM to all within a second."""
+    interrupt = Interrupt()
+    crew = crew_of(3, interrupt)
+    crew.start()
+
+    def end() -> None:
+        os.kill(crew.pids[2], signal.SIGKILL)
+        time.sleep(0.2)
+        interrupt.signal = signal.SIGTERM
+
+    ending = threading.Timer(0.5, end)
+    ending.start()
+    outcome = crew.work("versions", lambda rank: {}, 30.0)
+    ending.join()
+    assert outcome.ended == "interrupted"
+    died, told = outcome.findings
+    assert (died.id, told.id) == ("GC0901", "GC0906")
+    assert died.measured.startswith(f"rank 2 (pid {crew.pids[2]}) was killed by SIGKILL")
+
+
+@pytest.mark.usefixtures("slow_torch")
+def test_an_interrupt_alone_accuses_nobody() -> None:
+    interrupt = Interrupt()
+    crew = crew_of(2, interrupt)
+    crew.start()
+    interrupt.signal = signal.SIGINT
+    outcome = crew.work("versions", lambda rank: {}, 30.0)
+    assert [one.id for one in outcome.findings] == ["GC0906"]
 
 
 def test_a_crew_with_a_stopped_rank_ends_at_its_deadline_whatever_it_was_told() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.selftest.test_selftest_attribution import view
 
 from gpucomm_selftest import host
-from gpucomm_selftest.attribution import explain_failure, explain_hang
+from gpucomm_selftest.attribution import explain_failure, explain_hang, numbered
 from gpucomm_selftest.errors import UnusableError
 from gpucomm_selftest.findings import found
 from gpucomm_selftest.places import Here
@@ -34,12 +34,19 @@ def rank(
     local: int = 0,
     *,
     on: str = "a",
+    site: int = 0,
     interface: str = "",
     environ: dict[str, str] | None = None,
 ) -> Launched:
     name = f"rank on {on}"
     return Launched(
-        probe=seen, environ=environ or {}, host=on, name=name, local=local, interface=interface
+        probe=seen,
+        environ=environ or {},
+        host=on,
+        site=site,
+        name=name,
+        local=local,
+        interface=interface,
     )
 
 
@@ -71,6 +78,14 @@ def test_gpus_are_shared_only_where_they_are_the_same(ranks: list[Launched], gpu
     made = decide(*ranks)
     assert made.gpus == gpus
     assert made.shares_gpus == (gpus < 2)
+
+
+def test_without_uuids_the_ranks_of_a_site_share_its_gpus() -> None:
+    four = [rank(probe("", ""), local, site=0) for local in range(4)]
+    made = decide(*four)
+    assert (made.gpus, made.shares_gpus, made.gpu_indexes) == (2, True, (0, 1, 0, 1))
+    apart = decide(rank(probe(""), site=0), rank(probe(""), site=1))
+    assert (apart.gpus, apart.shares_gpus) == (2, False)
 
 
 def test_gloo_takes_the_loopback_only_on_one_network() -> None:
@@ -117,6 +132,9 @@ def test_what_all_sites_share_is_said_once_and_the_rest_with_the_ranks() -> None
     assert [one.measured for one in made] == ["x", "ranks 0,1: y"]
     made = over(sites, lambda number: [found("GC0109", f"{number}")])
     assert [one.measured for one in made] == ["ranks 0,1: 0", "ranks 2,3 on b: 1"]
+    # Twice at one site is not once at each.
+    made = over(sites, lambda number: [here, here] if number == 0 else [])
+    assert [one.measured for one in made] == ["ranks 0,1: y"]
 
 
 def test_one_copy_is_one_site_without_a_name() -> None:
@@ -134,6 +152,39 @@ def test_a_lost_copy_is_the_cause_and_its_host_is_said() -> None:
     assert finding_id == "GC0706"
     assert said.startswith("rank 1 (pid 101 on b) was lost: the copy has gone")
     assert said.endswith("rank 0 failed as a consequence")
+
+
+def test_a_lost_copy_is_named_and_not_those_that_a_launcher_then_ended() -> None:
+    lost = {"lost": "the copy has gone", "ended_at": 2.0}
+    told = {"lost": "the copy got SIGTERM", "said_bye": True, "ended_at": 1.0}
+    finding_id, said = explain_failure([view(0), view(1, **told), view(2, **lost)], "init")
+    assert finding_id == "GC0706"
+    assert said.startswith("rank 2 (pid 102) was lost: the copy has gone")
+    # One that raised as well is still lost.
+    both = view(2, **lost, error="RuntimeError: Connection closed by peer")
+    assert explain_failure([view(0, signal=11), both], "init")[0] == "GC0706"
+
+
+def test_a_probe_is_called_by_the_ranks_that_it_stands_for() -> None:
+    first = view(0, role="probe", stands_for=(0, 1, 2, 3, 4, 5), done=True)
+    second = view(1, role="probe", stands_for=(6, 7), state="T", host="b")
+    _, said = explain_hang([first, second], "versions", 9)
+    assert "the probe of ranks 6,7 (pid 101 on b) is stopped" in said
+    assert said.endswith("; ranks 0-5 had finished")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([3], "rank 3"),
+        ([1, 0], "ranks 0,1"),
+        ([0, 1, 2, 3], "ranks 0,1,2,3"),
+        ([9, *range(8)], "ranks 0-7,9"),
+        (range(1000), "ranks 0-999"),
+    ],
+)
+def test_many_ranks_are_told_in_few_words(ranks: list[int], said: str) -> None:
+    assert numbered(ranks) == said
 
 
 def test_a_rank_whose_copy_went_silent_is_suspected() -> None:

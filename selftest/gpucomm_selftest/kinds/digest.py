@@ -21,7 +21,7 @@ KINDS: dict[str, Kind] = {
         "host; look for it in ~/.nccl.conf and /etc/nccl.conf",
         kubernetes="in env: of the pod template, not of one pod",
         slurm="srun --export=ALL,NAME=VALUE; not in the prolog of some nodes",
-        source="NCCL 2.30 user guide, environment variables; RCCL environment variables",
+        source="src/graph of NCCL 2.30; RCCL's documentation says it of RCCL_HIERARCHICAL_*",
     ),
     "GC0802": Kind(
         level=WARN,
@@ -74,7 +74,8 @@ KINDS: dict[str, Kind] = {
         title="hosts have different drivers",
         expected="one driver version on all hosts of a job",
         cause="some hosts were updated and others not",
-        action="nvidia-smi --query-gpu=driver_version --format=csv on every host; update the rest",
+        action="cat /proc/driver/nvidia/version or /sys/module/amdgpu/version on every host; "
+        "update the rest",
         slurm="a feature or a partition for each driver, until all are updated",
     ),
     "GC0808": Kind(

@@ -35,7 +35,8 @@ KINDS: dict[str, Kind] = {
         "MASTER_PORT, and let rank 0 be reached: docker run --network host, or one docker network",
         kubernetes="a headless service with publishNotReadyAddresses: true, and no NetworkPolicy "
         "between the pods",
-        slurm="srun --label --kill-on-bad-exit=1 gpucomm-selftest shows which task fails",
+        slurm="srun --label --kill-on-bad-exit=1 gpucomm-selftest shows which task fails; in a "
+        "shell of `srun --pty` use --launcher none",
     ),
     "GC0703": Kind(
         level=FAIL,
@@ -51,7 +52,7 @@ KINDS: dict[str, Kind] = {
     ),
     "GC0704": Kind(
         level=FAIL,
-        title="the port of rank 0 is in use",
+        title="rank 0 cannot listen at its port",
         expected="rank 0 can listen at MASTER_PORT, or at one of the ports that follow from the "
         "job: the training's own store needs it as well",
         cause="a process that an earlier job left behind, another job on this host, or a service",

@@ -31,7 +31,7 @@ from gpucomm_selftest.stage import (
 )
 
 # The files that decide how data travels; everything else is told by the versions of packages.
-_HASHED = ("nccl", "rccl", "plugin", "ibverbs")
+_HASHED = ("nccl", "rccl")
 # Among more sites than this not every one tries to reach every other one.
 _ALL_WAYS = 32
 
@@ -66,17 +66,24 @@ def work(context: RankContext, args: Mapping[str, Any]) -> dict[str, Any]:
 
     context.enter("read the files of the libraries")
     files = {one.kind: _sha256(one.path) for one in libraries.own_files() if one.kind in _HASHED}
+    # Opened when NCCL starts, which it has not here.
+    files |= {path.name: _sha256(str(path)) for path in libraries.plugin_files(os.environ)}
     context.enter("list the packages")
     reader = Reader(family=args["family"] or "nccl", code=args["code"])
     in_force, _ = settings(os.environ, reader=reader, home=home_of_user())
     told = {"files": files, "packages": _packages()}
     context.enter("open a door")
-    interface = routes.interface_for(args["backend"], args["setting"], args["usual"])
+    # A file may set it too.
+    setting = next((one.value for one in in_force if one.name == args["setting"]), "")
+    interface = routes.interface_for(args["backend"], setting, args["usual"])
     address = address_of(interface) if interface else ""
     port = 0
     if args["door"] and address:
-        context.kept["doors"] = doors = routes.Doors(address, args["door"])
-        port = doors.port
+        try:
+            context.kept["doors"] = doors = routes.Doors(address, args["door"])
+            port = doors.port
+        except OSError:
+            port = 0  # the others say that they cannot reach it
     return {
         **told,
         "conf": {one.name: one.value for one in in_force if one.origin != "environment"},
@@ -115,7 +122,8 @@ def _facts(session: Session, told: Mapping[int, Mapping[str, Any]]) -> list[Rank
                     files=seen["files"],
                     packages=seen["packages"],
                     driver=driver["version"] if driver else "",
-                    gpu=f"{gpu['name']}, {gpu['memory_bytes'] >> 20} MiB" if gpu else "",
+                    # Drivers keep a little of the memory, and not all the same.
+                    gpu=f"{gpu['name']}, {gpu['memory_bytes'] / 2**30:.0f} GiB" if gpu else "",
                 )
             )
     return sorted(made, key=lambda one: one.rank)
@@ -123,8 +131,8 @@ def _facts(session: Session, told: Mapping[int, Mapping[str, Any]]) -> list[Rank
 
 def _routes(
     session: Session, told: Mapping[int, Mapping[str, Any]], words: list[str], deadline: float
-) -> "tuple[list[Finding], int] | StageResult":
-    """Whether the sites reach each other, and how many ways were tried."""
+) -> "tuple[list[Finding], str] | StageResult":
+    """Whether the sites reach each other, and how many of the ways that were tried are open."""
     count = len(session.sites)
     ways = digest.ways(count, _ALL_WAYS)
     doors = [
@@ -157,7 +165,8 @@ def _routes(
         )
         for number, site in enumerate(session.sites)
     ]
-    return digest.judge_routes(named, failed, len(ways)), len(ways)
+    findings = digest.judge_routes(named, failed, ways)
+    return findings, f"{len(ways) - len(failed)} of {len(ways)} ways between hosts open"
 
 
 def run(session: Session, deadline: float) -> StageResult:
@@ -177,7 +186,7 @@ def run(session: Session, deadline: float) -> StageResult:
         return {
             "phase": "tell",
             "backend": world.backend,
-            "setting": site.environ.get(name, ""),
+            "setting": name,
             "family": library.get("family", ""),
             "code": library.get("code"),
             "usual": copy.interface if copy else meeting.interface,
@@ -196,7 +205,7 @@ def run(session: Session, deadline: float) -> StageResult:
         if isinstance(routed, StageResult):
             return routed
         findings += routed[0]
-        said += f", {routed[1] - len(routed[0])} of {routed[1]} ways between hosts open"
+        said += f", {routed[1]}"
     if not findings:
         findings = [found("GC0800", said)]
     return StageResult(

@@ -17,6 +17,7 @@ from gpucomm_selftest.driver import device_nodes, driver_version
 from gpucomm_selftest.environment import loopback, loopback_works
 from gpucomm_selftest.errors import UnusableError
 from gpucomm_selftest.findings import Finding, found
+from gpucomm_selftest.host import same_network
 from gpucomm_selftest.libraries import decode_version, describe_own, mapped_file
 from gpucomm_selftest.probing import ask
 from gpucomm_selftest.sites import CHOOSING, over
@@ -206,17 +207,28 @@ def _launched(session: Session) -> list[Launched]:
     if meeting is None:
         raise RuntimeError("no copies have met")
     made: dict[int, Launched] = {}
-    for site, probe in zip(session.sites, session.probes, strict=True):
-        for at, (rank, local) in enumerate(zip(site.ranks, site.local_ranks, strict=True)):
-            copy = meeting.copies.get(rank)
-            made[rank] = Launched(
-                probe=probe,
-                environ=copy.environ if copy else session.options.environ,
-                host=site.identity["boot"],
-                name=f"rank {rank}{f' on {copy.host}' if copy and copy.host else ''}",
-                local=at if local is None else local,
-                interface=copy.interface if copy else meeting.interface,
-            )
+    # Ranks that see the same GPUs take them in turn, be they in one container or in several.
+    seen: dict[tuple[str, ...], int] = {}
+    order = {rank: number for number, site in enumerate(session.sites) for rank in site.ranks}
+    for rank, number in sorted(order.items()):
+        site, probe = session.sites[number], session.probes[number]
+        local = site.local_ranks[site.ranks.index(rank)]
+        uuids = tuple(str(gpu.get("uuid") or f"site {number}") for gpu in probe["gpus"])
+        alike = (str(site.identity["boot"]), *uuids)
+        at, seen[alike] = seen.get(alike, 0), seen.get(alike, 0) + 1
+        copy = meeting.copies.get(rank)
+        made[rank] = Launched(
+            probe=probe,
+            environ=copy.environ if copy else session.options.environ,
+            host=site.identity["boot"],
+            site=number,
+            name=f"rank {rank}{f' on {copy.host}' if copy and copy.host else ''}",
+            local=at if local is None else local,
+            # A copy beside rank 0 may have come to it by the loopback.
+            interface=copy.interface
+            if copy and not same_network(meeting.identity, copy.identity)
+            else meeting.interface,
+        )
     return [made[rank] for rank in sorted(made)]
 
 
@@ -241,10 +253,11 @@ def _decide(session: Session) -> World:
 
 def run(session: Session, deadline: float) -> StageResult:
     outcome = ask(session, STAGE.id, lambda site: {}, deadline)
-    raised = next((one for one in outcome.ranks if one["error"]), None)
-    if outcome.ended == "failed" and raised and not any(one["lost"] for one in outcome.ranks):
+    failed = [number for number, one in enumerate(outcome.ranks) if one["error"]]
+    if outcome.ended == "failed" and failed and not any(one["lost"] for one in outcome.ranks):
         # torch raised: that is no failed check, it is no place to check anything.
-        where = f"{session.sites[raised['rank']].name}: " if len(session.sites) > 1 else ""
+        raised = outcome.ranks[failed[0]]
+        where = f"{session.sites[failed[0]].name}: " if len(session.sites) > 1 else ""
         lacks = _LACKS_FUNCTION.search(raised["error"])
         result = _unusable("GC0119" if lacks else "GC0110", f"{where}{raised['error']}", deadline)
         result.ranks = outcome.ranks
