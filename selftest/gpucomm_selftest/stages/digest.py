@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,7 @@ def run(session: Session, deadline: float) -> StageResult:
             "door": words[number] if apart else "",
         }
 
+    begin = time.monotonic()
     outcome = ask(session, STAGE.id, args, deadline)
     if outcome.ended:
         return stopped(STAGE.id, deadline, outcome)
@@ -201,7 +203,9 @@ def run(session: Session, deadline: float) -> StageResult:
     findings = digest.judge(ranks, world.backend)
     said = f"{len(ranks)} ranks compared"
     if apart:
-        routed = _routes(session, told, words, deadline)
+        # At least as long as the knocks take, and in all as long as the stage may.
+        left = max(deadline - (time.monotonic() - begin), routes.LIMIT + 1)
+        routed = _routes(session, told, words, left)
         if isinstance(routed, StageResult):
             return routed
         findings += routed[0]
