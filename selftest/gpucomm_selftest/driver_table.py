@@ -26,6 +26,23 @@ _TOOLKITS = {
     "13.3": "610.43.02",
 }
 
+# The version of AMD's module, and the ROCm that it came with, oldest first. Source: the packages
+# amdgpu-dkms of repo.radeon.com, such as 6.10.5.60300; since ROCm 7 the notes of the driver.
+_AMD = {
+    "6.3.6": "6.0",
+    "6.7.0": "6.1",
+    "6.8.5": "6.2",
+    "6.10.5": "6.3",
+    "6.12.12": "6.4",
+    "6.14.14": "7.0",
+    "6.16.6": "7.1",
+}
+_ROCMS = ("5.5", "5.6", "5.7", *_AMD.values(), "7.2")
+# Releases that AMD tests together: two to each side. Since ROCm 7 a driver is tested with four
+# older ones (30.30 with 6.3 to 7.2). Source: "User and kernel-space support matrix" of ROCm.
+_APART = 2
+_OLDER = {"7.0": 4, "7.1": 4, "7.2": 4}
+
 Version = tuple[int, ...]
 
 
@@ -51,3 +68,16 @@ def newest_cuda(driver: str) -> str | None:
     mine = version(driver)
     fit = [cuda for cuda in _TOOLKITS if mine >= version(floor_of(cuda) or "")]
     return max(fit, key=version, default=None)
+
+
+def rocm_of_driver(driver: str) -> str | None:
+    """The ROCm that an amdgpu of this version came with, or nothing where it is not known."""
+    return _AMD.get(driver)
+
+
+def goes_with(driver: str, rocm: str) -> bool:
+    """Whether AMD tests the driver of one ROCm with programs of another; unknown ones pass."""
+    if driver not in _ROCMS or rocm not in _ROCMS:
+        return True
+    apart = _ROCMS.index(rocm) - _ROCMS.index(driver)
+    return -_OLDER.get(driver, _APART) <= apart <= _APART

@@ -15,9 +15,9 @@ import pytest
 from gpucomm.project import load
 from gpucomm_selftest import nvml
 from gpucomm_selftest.archs import LINES, has_amd_code, has_code, line_for
-from gpucomm_selftest.driver_table import floor_of, newest_cuda, toolkit_driver, version
+from gpucomm_selftest.driver_table import floor_of, goes_with, newest_cuda, toolkit_driver, version
 from gpucomm_selftest.kinds.preflight import KINDS
-from gpucomm_selftest.machine import devices, memory, network, rights
+from gpucomm_selftest.machine import amdgpu, devices, memory, network, rights
 from gpucomm_selftest.stages.preflight import Use, collect, judge, size
 
 GB = 1 << 30
@@ -161,6 +161,12 @@ FAULTS: list[tuple[str, Callable[[], Data], Callable[[Data], Data], str]] = [
         "/dev/kfd, /dev/dri/renderD128 of group 109, 110; this user is in 12345,109",
     ),
     ("GC0412", h200, change(nodes__nvidia1=node(44, False)), "/dev/nvidia1 of group 44"),
+    (
+        "GC0425",
+        mi300,
+        change(driver__version="6.16.6", hip="6.1.40093"),
+        "amdgpu 6.16.6 is of ROCm 7.1, torch for ROCm 6.1",
+    ),
     ("GC0413", mi300, change(nodes={"dri/renderD128": node()}), "/dev/dri/renderD128 and no"),
     (
         "GC0414",
@@ -460,3 +466,41 @@ def test_the_health_of_a_gpu_as_nvml_tells_it() -> None:
     assert seen["mig"] is True
     assert nvml.health(None) == []
     assert ctypes.sizeof(nvml.PciInfo) == 68
+
+
+@pytest.mark.parametrize(
+    ("driver", "rocm", "tested"),
+    [
+        ("6.2", "6.0", True),
+        ("6.2", "6.4", True),
+        ("6.2", "7.0", False),
+        ("6.2", "5.6", False),
+        ("7.1", "6.2", True),
+        ("7.1", "6.1", False),
+        ("7.2", "6.3", True),
+        ("6.2", "99.1", True),
+    ],
+)
+def test_which_rocm_a_driver_is_tested_with(driver: str, rocm: str, tested: bool) -> None:
+    assert goes_with(driver, rocm) == tested
+
+
+def test_the_errors_of_amd_gpus_are_counted(tmp_path: Path) -> None:
+    def card(number: int, files: dict[str, str]) -> None:
+        folder = tmp_path / f"sys/class/drm/card{number}/device/ras"
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+
+    (tmp_path / "sys/class/drm/card0-DP-1").mkdir(parents=True)
+    card(10, {"umc_err_count": "ue: 2\nce: 1\n", "gfx_err_count": "ue: 1\nce: 0\nde: 0\n"})
+    pages = "0x00000001 : 0x00001000 : R\n0x00000002 : 0x00001000 : P\n0x3 : 0x00001000 : F\n"
+    card(2, {"umc_err_count": "ue: 0\nce: 9\n", "gpu_vram_bad_pages": pages})
+    card(3, {})
+    first, second = amdgpu.health(tmp_path)
+    assert (first["name"], first["ecc_errors"]) == ("card2", 0)
+    assert first["remapped"] == {"pending": 1, "failed": 1}
+    assert (second["name"], second["ecc_errors"]) == ("card10", 3)
+    made = {**mi300(), "gpus": [first, second]}
+    assert ids(made, NCCL) == ["GC0431", "GC0432", "GC0433"]
+    assert amdgpu.health(tmp_path / "none") == []

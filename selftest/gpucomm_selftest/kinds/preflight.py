@@ -179,13 +179,22 @@ KINDS: dict[str, Kind] = {
         cause="the host's driver was updated beyond cuda-compat of the image",
         action="remove cuda-compat, or take it out of LD_LIBRARY_PATH",
     ),
+    "GC0425": Kind(
+        level=WARN,
+        title="the AMD driver and this ROCm are far apart",
+        expected="releases that AMD tests together: two to each side of the driver's, and since "
+        "ROCm 7 four older ones",
+        cause="an image much newer or much older than the host",
+        action="use an image of a line nearer to the driver, or update amdgpu on the host",
+        source="ROCm, User and kernel-space support matrix",
+    ),
     "GC0431": Kind(
         level=WARN,
         title="a GPU has had uncorrectable memory errors",
         expected="none since the driver was loaded: the process that reads such a place ends",
         cause="a cell of the GPU's memory that fails",
-        action="nvidia-smi -q -d ECC,ROW_REMAPPER; drain the node and reset the GPU: "
-        "nvidia-smi --gpu-reset -i N",
+        action="nvidia-smi -q -d ECC,ROW_REMAPPER, or amd-smi metric --ecc; drain the node and reset "
+        "the GPU: nvidia-smi --gpu-reset -i N, or amd-smi reset",
         kubernetes="kubectl cordon NODE",
         slurm="scontrol update nodename=NODE state=drain reason=ecc",
     ),

@@ -13,9 +13,16 @@ from typing import Any
 from gpucomm_selftest import nvml
 from gpucomm_selftest.archs import has_amd_code, has_code, line_for
 from gpucomm_selftest.driver import driver_version
-from gpucomm_selftest.driver_table import floor_of, newest_cuda, toolkit_driver, version
+from gpucomm_selftest.driver_table import (
+    floor_of,
+    goes_with,
+    newest_cuda,
+    rocm_of_driver,
+    toolkit_driver,
+    version,
+)
 from gpucomm_selftest.findings import LEVELS, PASS, Finding, found
-from gpucomm_selftest.machine import devices, memory, network, rights
+from gpucomm_selftest.machine import amdgpu, devices, memory, network, rights
 from gpucomm_selftest.probing import ask
 from gpucomm_selftest.sites import over
 from gpucomm_selftest.stage import RankContext, Session, Stage, StageResult, status_of, stopped
@@ -72,7 +79,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "rdma": network.rdma_ports(root),
         "numa": network.numa_nodes(root),
         "driver": driver_version(),
-        "gpus": nvml.health(nvml.library()),
+        "gpus": nvml.health(nvml.library()) or amdgpu.health(root),
     }
 
 
@@ -268,6 +275,13 @@ def _driver(data: Data, use: Use) -> Line:
         elif own and mine < version(own):
             findings.append(found("GC0422", f"driver {driver['version']}, CUDA {cuda} has {own}"))
         value += f", CUDA {cuda} needs {least or '?'} and comes with {own or '?'}"
+    rocm = rocm_of_driver(driver["version"]) if driver["name"] == "amdgpu" else None
+    if rocm and data["hip"] and use.backend == "nccl":
+        mine_is = ".".join(data["hip"].split(".")[:2])
+        value += f", that of ROCm {rocm}; torch is for {mine_is}"
+        if not goes_with(rocm, mine_is):
+            said = f"amdgpu {driver['version']} is of ROCm {rocm}, torch for ROCm {mine_is}"
+            findings.append(found("GC0425", said))
     return Line(check="driver", value=value, findings=findings)
 
 
@@ -294,7 +308,7 @@ def _health(data: Data, use: Use) -> Line:
             if gpu["mig"]:
                 said.setdefault("GC0436", []).append(name)
         findings = [found(one, _few(words)) for one, words in sorted(said.items())]
-    value = f"{len(gpus)} seen by NVML" if gpus else "NVML sees none"
+    value = f"{len(gpus)} looked at" if gpus else "none to be asked"
     off = sum(gpu["persistence"] == 0 for gpu in gpus)
     return Line(
         check="GPU health",
