@@ -193,7 +193,7 @@ KINDS: dict[str, Kind] = {
         title="a GPU has had uncorrectable memory errors",
         expected="none since the driver was loaded: the process that reads such a place ends",
         cause="a cell of the GPU's memory that fails",
-        action="nvidia-smi -q -d ECC,ROW_REMAPPER, or amd-smi metric --ecc; drain the node and reset "
+        action="nvidia-smi -q -d ECC,ROW_REMAPPER, or amd-smi metric --ecc; drain the node, reset "
         "the GPU: nvidia-smi --gpu-reset -i N, or amd-smi reset",
         kubernetes="kubectl cordon NODE",
         slurm="scontrol update nodename=NODE state=drain reason=ecc",
