@@ -16,6 +16,8 @@ from gpucomm_selftest.places import Place
 
 # Variables by which GPUs are chosen, or hidden.
 CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+# Of more sites than this, each with its own figures, the first are told.
+_TOLD = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +73,13 @@ def sites_of(
 
 
 def over(sites: Sequence[Site], judge: Callable[[int], Sequence[Finding]]) -> list[Finding]:
-    """What `judge` finds at each site, by its number; what all sites share is said once."""
+    """What `judge` finds at each site, by its number; what all sites share is said once, and what
+    many have in their own figures is one finding."""
     where: dict[Finding, list[int]] = {}
     for number in range(len(sites)):
         for finding in dict.fromkeys(judge(number)):
             where.setdefault(finding, []).append(number)
-    return [
+    made = [
         finding
         if len(numbers) == len(sites)
         else replace(
@@ -86,3 +89,22 @@ def over(sites: Sequence[Site], judge: Callable[[int], Sequence[Finding]]) -> li
         )
         for finding, numbers in where.items()
     ]
+    return _merge(made, list(where.values()))
+
+
+def _merge(findings: list[Finding], numbers: list[list[int]]) -> list[Finding]:
+    """Where more sites than a person reads have one finding each of a kind, the first are told."""
+    by_kind: dict[str, list[int]] = {}
+    for at, finding in enumerate(findings):
+        by_kind.setdefault(finding.id, []).append(at)
+    made = []
+    for places in by_kind.values():
+        seen = [number for at in places for number in numbers[at]]
+        if len(places) <= _TOLD or len(set(seen)) < len(seen):
+            made += [findings[at] for at in places]
+            continue
+        told = "; ".join(findings[at].measured for at in places[:_TOLD])
+        more = len(seen) - sum(len(numbers[at]) for at in places[:_TOLD])
+        first = findings[places[0]]
+        made.append(replace(first, measured=f"{told}; and {more} more with figures of their own"))
+    return made

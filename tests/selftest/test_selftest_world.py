@@ -137,6 +137,24 @@ def test_what_all_sites_share_is_said_once_and_the_rest_with_the_ranks() -> None
     assert [one.measured for one in made] == ["ranks 0,1: y"]
 
 
+def test_many_sites_with_figures_of_their_own_are_one_finding() -> None:
+    sites = [site(Here(), rank) for rank in range(7)]
+    made = over(sites, lambda number: [found("GC0109", f"{max(number - 1, 0)} MB")])
+    assert [one.measured for one in made] == [
+        "rank 0 and rank 1: 0 MB; rank 2: 1 MB; rank 3: 2 MB; rank 4: 3 MB; "
+        "and 2 more with figures of their own"
+    ]
+    assert made[0].id == "GC0109"
+    # As many as a person reads stay one each.
+    made = over(sites[:5], lambda number: [found("GC0109", f"{max(number - 1, 0)} MB")])
+    assert len(made) == 4
+    # Two things at one site are not two sites.
+    made = over(
+        sites, lambda number: [found("GC0109", f"{number}a"), found("GC0109", f"{number}b")]
+    )
+    assert len(made) == 14
+
+
 def test_one_copy_is_one_site_without_a_name() -> None:
     (only,) = sites_of(Here(), {}, None, None)
     assert (only.ranks, only.name) == ((), "here")
